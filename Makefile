@@ -1,0 +1,52 @@
+# `make` alone lists what there is to do. Everything runs in .venv, which `make setup` keeps up to date.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# One thread per test process, so that the processes do not compete for cores.
+WORKERS ?= 2
+PYTEST  := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-all lint format bench docs clean
+
+help: ## show this list
+	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## make .venv with bedl (editable) and its tools, at the versions of constraints.txt
+
+# The environment variables pin the build backend too; which one is read depends on pip's age.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
+	@touch $@
+
+lint: $(STAMP) ## style, types and import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test: lint ## lint, then all tests and doctests but the slow ones
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: lint ## lint, then all tests and doctests
+	$(PYTEST) $(ARGS)
+
+format: $(STAMP) ## rewrite the code as ruff wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## speed against peers (benchmarks/); never part of the tests
+	@test -d benchmarks || { echo "make bench: there is no benchmarks/ folder yet" >&2; exit 1; }
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(STAMP) ## generate docs/operations.md, the supported operations, from the table of rules
+	$(BIN)/python -m bedl.rules > docs/operations.md || { rm -f docs/operations.md; exit 1; }
+
+clean: ## remove .venv, caches and builds
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
