@@ -1,0 +1,63 @@
+"""Errors that say what to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from torch import nn
+from torch.overrides import resolve_name
+
+__all__ = ["BEDLError", "UnsupportedOperationError"]
+
+
+class BEDLError(Exception):
+    """Base of the errors that bedl raises on purpose."""
+
+
+class UnsupportedOperationError(BEDLError, TypeError):
+    """An operation met Moments and has no rule that says what they become.
+
+    Attributes:
+        func: the torch function.
+        path: dotted path of the module that called it, such as ``layer3.0.act``; empty outside a module.
+        why: what in particular is not defined, if the operation has a rule for other arguments.
+    """
+
+    def __init__(self, func: Callable, why: str = ""):
+        self.func = func
+        self.name = function_name(func)
+        self.path = module_path()
+        self.why = why
+        where = f" in module '{self.path}'" if self.path else ""
+        super().__init__(
+            f"no rule for {self.name}{where}: {why or 'its result for random inputs is not defined here'}.\n"
+            "Remedies: give it a rule with bedl.register_rule(...) or bedl.use_rules({...}) "
+            "(bedl.rules.quadrature makes one from any elementwise function); use an operation that has one; "
+            "or keep this part in front of the first Gaussian layer, where values are plain tensors. "
+            "bedl.check(model) lists every such operation at once."
+        )
+
+
+def function_name(func: Callable) -> str:
+    """How users write a torch function: `torch.nn.functional.relu`, `torch.Tensor.add`."""
+    name = resolve_name(func) or f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
+    return name.replace("torch.functional.", "torch.").lstrip(".")
+
+
+def module_path() -> str:
+    """Dotted path, from the outermost module being called, of the innermost one.
+
+    Read from the call stack, so that nothing has to be hooked while all goes well.
+    """
+    frame = sys._getframe(1)
+    modules: list[nn.Module] = []
+    while frame is not None:
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and (not modules or modules[-1] is not module):
+            modules.append(module)
+        frame = frame.f_back  # type: ignore[assignment]
+    if not modules:
+        return ""
+    names = {id(module): name for name, module in modules[-1].named_modules()}
+    return next((names[id(m)] for m in modules if names.get(id(m))), type(modules[0]).__name__)

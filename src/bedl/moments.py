@@ -1,0 +1,337 @@
+"""Moments: a random tensor with independent entries, known by its mean and variance.
+
+`Moments(loc, variance)` goes wherever a tensor goes. PyTorch hands every operation on it to
+`Moments.__torch_function__`, which looks up the operation's *rule* and lets that answer with the
+moments of the result. This file knows no rule; `bedl.rules` holds the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from bedl.errors import UnsupportedOperationError
+
+__all__ = ["Moments", "as_moments", "dispatch", "register_rule", "use_rules"]
+
+Rule = Callable[..., Any]
+
+
+def variance_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The precision in which a variance is kept: never below float32.
+
+    A variance squares the range of the values, and half precisions have too little of it.
+    """
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+@dataclasses.dataclass(init=False, eq=False, repr=False)
+class Moments:
+    """Mean and variance of a tensor of independent random entries.
+
+    Every tensor method a ``forward()`` may call works (or is refused by name): indexing, arithmetic,
+    ``view``, ``mean((2, 3))``, ``relu()`` … ``.loc`` and ``.variance`` are plain tensors.
+
+    Args:
+        loc: the means, a floating-point tensor. shape: (*shape)
+        variance: the variances (not standard deviations), a number or a tensor that broadcasts to
+            ``loc``. shape: (*shape)
+
+    Example:
+        >>> import torch
+        >>> from bedl import Moments
+        >>> x = Moments(torch.tensor([0.0, 1.0]), 4.0)
+        >>> y = 3 * x + 1
+        >>> y.loc, y.variance
+        (tensor([1., 4.]), tensor([36., 36.]))
+        >>> torch.relu(x).loc
+        tensor([0.7979, 1.3956])
+    """
+
+    loc: Tensor
+    variance: Tensor
+
+    if TYPE_CHECKING:  # the tensor methods that are attached below
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init__(self, loc: Tensor, variance: Tensor | float):
+        if not isinstance(loc, Tensor):
+            raise TypeError(f"Moments: loc must be a torch.Tensor, not {type(loc).__name__}")
+        if not loc.is_floating_point():
+            raise TypeError(
+                f"Moments: loc must be floating point, not {loc.dtype}; convert it first, for example with .float()"
+            )
+        wide = variance_dtype(loc.dtype)
+        if not isinstance(variance, Tensor):
+            if not variance >= 0:
+                raise ValueError(f"Moments: a variance must be at least 0, not {variance}")
+            variance = torch.full_like(loc, variance, dtype=wide)
+        elif not variance.is_floating_point():
+            raise TypeError(
+                f"Moments: variance must be floating point, not {variance.dtype}; "
+                "convert it first, for example with .float()"
+            )
+        if variance.shape != loc.shape:
+            try:
+                variance = variance.expand(loc.shape)
+            except RuntimeError:
+                raise ValueError(
+                    f"Moments: variance of shape {tuple(variance.shape)} does not broadcast "
+                    f"to loc of shape {tuple(loc.shape)}"
+                ) from None
+        self.loc = loc
+        self.variance = variance if variance.dtype == wide else variance.to(wide)
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return dispatch(func, args, kwargs or {})
+
+    # -- what a tensor says about itself -------------------------------------------------------
+    @property
+    def shape(self) -> torch.Size:
+        return self.loc.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.loc.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.loc.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.loc.ndim
+
+    @property
+    def layout(self) -> torch.layout:
+        return self.loc.layout
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.loc.requires_grad or self.variance.requires_grad
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.loc.is_cuda
+
+    @property
+    def is_nested(self) -> bool:
+        return False
+
+    @property
+    def is_sparse(self) -> bool:
+        return False
+
+    @property
+    def T(self) -> Moments:
+        return dispatch(torch.Tensor.t, (self,), {})
+
+    @property
+    def mT(self) -> Moments:
+        return self.transpose(-2, -1)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.loc.size() if dim is None else self.loc.size(dim)
+
+    def dim(self) -> int:
+        return self.loc.dim()
+
+    ndimension = dim
+
+    def numel(self) -> int:
+        return self.loc.numel()
+
+    nelement = numel
+
+    def is_floating_point(self) -> bool:
+        return True
+
+    def is_complex(self) -> bool:
+        return False
+
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        return self.loc.is_contiguous(memory_format=memory_format)
+
+    def get_device(self) -> int:
+        return self.loc.get_device()
+
+    def __len__(self) -> int:
+        return len(self.loc)
+
+    def __iter__(self) -> Iterator[Moments]:
+        return iter(self.unbind(0))
+
+    def __bool__(self) -> bool:
+        raise refusal(torch.Tensor.__bool__, "whether a random value is true is not known")
+
+    # Identity, so that Moments can key a dict; `==` itself is refused like every comparison.
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        def text(t: Tensor) -> str:
+            return repr(t.detach()).replace("\n", "\n  ")
+
+        return f"Moments(\n  loc={text(self.loc)},\n  variance={text(self.variance)})"
+
+    def assign_(self, other: Moments) -> Moments:
+        """Take over another pair's values: what an in-place operation does here.
+
+        The pair is rebound, not overwritten, so autograd keeps what it saved. A view taken *before* the
+        in-place operation therefore does not see the change.
+        """
+        if other.shape != self.shape:
+            raise ValueError(f"in-place result of shape {tuple(other.shape)} does not fit {tuple(self.shape)}")
+        self.loc, self.variance = other.loc, other.variance
+        return self
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """One draw, every entry independently from a normal distribution. shape: (*shape)"""
+        noise = torch.randn(self.shape, dtype=self.variance.dtype, device=self.device, generator=generator)
+        return (self.loc + self.variance.sqrt() * noise).to(self.dtype)
+
+
+def as_moments(value: Tensor | Moments, like: Moments | None = None) -> Moments:
+    """A tensor as Moments of zero variance; Moments as they are. shape: (*shape) -> (*shape)"""
+    if isinstance(value, Moments):
+        return value
+    if like is not None and not value.is_floating_point():
+        value = value.to(like.dtype)
+    return Moments(value, torch.zeros_like(value, dtype=variance_dtype(value.dtype)))
+
+
+# -- the table and its door ----------------------------------------------------------------------
+_RULES: dict[Callable, Rule] = {}  # filled by bedl.rules and register_rule
+
+
+class _Scope(threading.local):
+    """Per thread: what `use_rules` lays over the table, and what `bedl.check` listens with."""
+
+    overlay: Mapping[Callable, Rule] = {}
+    listener: Callable | None = None
+
+
+_scope = _Scope()
+
+
+def find_rule(func: Callable) -> Rule | None:
+    overlay = _scope.overlay
+    if func in overlay:
+        return overlay[func]
+    return _RULES.get(func)
+
+
+def dispatch(func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Answer a torch function called with Moments among its arguments, by its rule."""
+    rule = find_rule(func)
+    if _scope.listener is not None:
+        return _scope.listener(func, rule, args, kwargs)
+    if rule is None:
+        raise refusal(func)
+    return apply_rule(rule, args, kwargs)
+
+
+def apply_rule(rule: Rule, args: tuple, kwargs: dict) -> Any:
+    if not kwargs.get("inplace"):
+        return rule(*args, **{k: v for k, v in kwargs.items() if k != "inplace"})
+    kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
+    return args[0].assign_(rule(*args, **kwargs))
+
+
+def refusal(func: Callable, why: str = "") -> UnsupportedOperationError:
+    """The error for an operation that has no rule, naming where in the network it was called."""
+    return UnsupportedOperationError(func, why)
+
+
+def register_rule(func: Callable, rule: Rule | None = None) -> Any:
+    """Add or replace, for the whole process, the rule of a torch function.
+
+    The rule has the function's own signature, with Moments where the function takes tensors, and
+    returns Moments. See `bedl.use_rules` for a rule that holds only inside a block, and
+    `bedl.rules.quadrature` for one made from any elementwise function.
+
+    Example:
+        >>> import bedl, torch
+        >>> @bedl.register_rule(torch.sinh)
+        ... def sinh(x):
+        ...     m, v = x.loc, x.variance
+        ...     variance = torch.expm1(v) / 2 * (torch.exp(v) * torch.cosh(2 * m) + 1)
+        ...     return bedl.Moments(torch.exp(v / 2) * torch.sinh(m), variance)
+        >>> torch.sinh(bedl.Moments(torch.tensor([1.0]), 0.5)).loc
+        tensor([1.5090])
+    """
+    if rule is None:
+        return lambda rule: register_rule(func, rule) or rule
+    if not callable(func) or not callable(rule):
+        raise TypeError("register_rule(func, rule): both must be callables")
+    _RULES[func] = rule
+    return None
+
+
+@contextmanager
+def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
+    """Lay rules over the table inside a `with` block, in this thread only.
+
+    Example:
+        >>> import bedl, torch
+        >>> import torch.nn.functional as F
+        >>> with bedl.use_rules({F.softsign: bedl.rules.quadrature(F.softsign)}):
+        ...     y = F.softsign(bedl.Moments(torch.zeros(1), 1.0))
+    """
+    before = _scope.overlay
+    _scope.overlay = {**before, **rules}
+    try:
+        yield
+    finally:
+        _scope.overlay = before
+
+
+def _method(name: str) -> Callable:
+    func = getattr(torch.Tensor, name)
+
+    def method(self: Moments, *args: Any, **kwargs: Any) -> Any:
+        return dispatch(func, (self, *args), kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"`torch.Tensor.{name}` by its rule; refused where there is none."
+    return method
+
+
+# Every public method and operator of a tensor exists on Moments and goes through the same door, so
+# that one without a rule is refused by name instead of failing as a missing attribute.
+_OPERATORS = (
+    "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv floordiv mod pow rpow matmul rmatmul neg "
+    "abs pos invert eq ne lt le gt ge and or xor getitem setitem float int complex index"
+).split()
+for _name in [f"__{name}__" for name in _OPERATORS] + [n for n in dir(torch.Tensor) if not n.startswith("_")]:
+    if _name not in Moments.__dict__ and callable(getattr(torch.Tensor, _name, None)):
+        setattr(Moments, _name, _method(_name))
+
+
+def _unflatten(children: Any, context: None) -> Moments:
+    # Trees are rebuilt with placeholders too (None, shapes, specs): no validation here.
+    pair = Moments.__new__(Moments)
+    pair.loc, pair.variance = children
+    return pair
+
+
+pytree.register_pytree_node(
+    Moments,
+    lambda pair: ([pair.loc, pair.variance], None),
+    _unflatten,
+    serialized_type_name="bedl.Moments",
+    to_dumpable_context=lambda context: "",
+    from_dumpable_context=lambda text: None,
+    flatten_with_keys_fn=lambda pair: (
+        [(pytree.GetAttrKey("loc"), pair.loc), (pytree.GetAttrKey("variance"), pair.variance)],
+        None,
+    ),
+)

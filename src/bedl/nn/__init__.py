@@ -1,0 +1,35 @@
+"""Gaussian layers, and the way from an existing network to one made of them."""
+
+from bedl.nn.convert import bayesianize, deterministic, kept_deterministic
+from bedl.nn.layers import (
+    GaussianBilinear,
+    GaussianConv1d,
+    GaussianConv2d,
+    GaussianConv3d,
+    GaussianConvTranspose1d,
+    GaussianConvTranspose2d,
+    GaussianConvTranspose3d,
+    GaussianEmbedding,
+    GaussianLayer,
+    GaussianLinear,
+    GaussianMultiheadAttention,
+    sampled,
+)
+
+__all__ = [
+    "GaussianBilinear",
+    "GaussianConv1d",
+    "GaussianConv2d",
+    "GaussianConv3d",
+    "GaussianConvTranspose1d",
+    "GaussianConvTranspose2d",
+    "GaussianConvTranspose3d",
+    "GaussianEmbedding",
+    "GaussianLayer",
+    "GaussianLinear",
+    "GaussianMultiheadAttention",
+    "bayesianize",
+    "deterministic",
+    "kept_deterministic",
+    "sampled",
+]

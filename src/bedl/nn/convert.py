@@ -1,0 +1,160 @@
+"""From a network with point weights to one with Gaussian weights, and back.
+
+A converted layer keeps its place, its hooks, its mode, its device: only its class and its weight change.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from bedl.errors import BEDLError
+from bedl.nn import layers
+
+GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
+    nn.Linear: layers.GaussianLinear,
+    NonDynamicallyQuantizableLinear: layers.GaussianLinear,
+    nn.Conv1d: layers.GaussianConv1d,
+    nn.Conv2d: layers.GaussianConv2d,
+    nn.Conv3d: layers.GaussianConv3d,
+    nn.ConvTranspose1d: layers.GaussianConvTranspose1d,
+    nn.ConvTranspose2d: layers.GaussianConvTranspose2d,
+    nn.ConvTranspose3d: layers.GaussianConvTranspose3d,
+    nn.Embedding: layers.GaussianEmbedding,
+    nn.Bilinear: layers.GaussianBilinear,
+    nn.MultiheadAttention: layers.GaussianMultiheadAttention,
+}
+
+Selector = Callable[[str, nn.Module], bool] | str | type[nn.Module] | Iterable[Any] | None
+
+
+def bayesianize(
+    module: nn.Module,
+    *,
+    include: Selector = None,
+    exclude: Selector = None,
+    init_logvar: float = layers.INIT_LOGVAR,
+    keep_means: bool = True,
+) -> nn.Module:
+    """A copy of `module` whose weight-carrying layers are Gaussian; its own forward() runs unchanged.
+
+    Layers are converted by exact type (a subclass of `nn.Linear` may have a forward of its own): linear, bilinear,
+    convolution, transposed convolution, embedding, multi-head attention. Everything else, such as batch norm or a
+    bare `nn.Parameter`, keeps its point value; `bedl.check` lists it.
+
+    Args:
+        module: the network; it is not changed.
+        include: which of those layers to convert: names with wildcards (``"layer4.*"``), layer types, a function
+            ``(name, module) -> bool``, or several of these; all by default. A name chooses everything below it.
+        exclude: which to leave deterministic, in the same words; it wins over `include`.
+        init_logvar: log-variance that every weight starts from.
+        keep_means: keep the trained weights as means; otherwise draw fresh ones.
+
+    Example:
+        >>> import bedl, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> bayesian = bedl.bayesianize(net, exclude="0")
+        >>> bayesian
+        Sequential(
+          (0): Linear(in_features=4, out_features=8, bias=True)
+          (1): ReLU()
+          (2): GaussianLinear(in_features=8, out_features=2, bias=True)
+        )
+        >>> bool((bayesian(torch.ones(1, 4)).loc == net(torch.ones(1, 4))).all())
+        True
+    """
+    chosen = _selector(include, default=True)
+    left_out = _selector(exclude, default=False)
+    result = copy.deepcopy(module)
+    shared: dict[tuple[int, str], nn.Parameter] = {}
+    originals: list[nn.Parameter] = []  # kept alive, so that ids stay theirs
+    for name, layer in list(result.named_modules()):
+        twin = GAUSSIAN_TWINS.get(type(layer))
+        if twin is None or not chosen(name, layer) or left_out(name, layer):
+            continue
+        _refuse_derived_weights(name, layer, twin)
+        before = {weight: layer._parameters[weight] for weight in twin.gaussian_parameters}
+        layer.__class__ = twin
+        layer.init, layer.init_logvar = "second-moment", init_logvar
+        layer.split_weights()
+        if not keep_means:
+            layer.reset_parameters()
+        for weight, original in before.items():  # a weight that two layers share stays one pair
+            if original is None:
+                continue
+            originals.append(original)
+            for part in ("mean", "logvar"):
+                pair = layer._parameters[f"{weight}_{part}"]
+                layer._parameters[f"{weight}_{part}"] = shared.setdefault((id(original), part), pair)
+    return result
+
+
+def deterministic(module: nn.Module) -> nn.Module:
+    """A copy of `module` with every Gaussian layer back as the torch layer, its weights at their means.
+
+    Example:
+        >>> import bedl
+        >>> from torch import nn
+        >>> net = nn.Linear(4, 2)
+        >>> bool((bedl.deterministic(bedl.bayesianize(net)).weight == net.weight).all())
+        True
+    """
+    result = copy.deepcopy(module)
+    shared: dict[int, nn.Parameter] = {}
+    for layer in list(result.modules()):
+        if not isinstance(layer, layers.GaussianLayer):
+            continue
+        for weight in layer.gaussian_parameters:
+            mean = layer._parameters.pop(f"{weight}_mean", None)
+            layer._parameters.pop(f"{weight}_logvar", None)
+            layer._parameters[weight] = None if mean is None else shared.setdefault(id(mean), mean)
+        for attribute in ("init", "init_logvar", "is_sampling"):
+            layer.__dict__.pop(attribute, None)
+        plain: type = layer.plain_class()
+        layer.__class__ = plain
+        if "bias" in layer._parameters:  # torch's own order of parameters
+            layer._parameters["bias"] = layer._parameters.pop("bias")
+    return result
+
+
+def _refuse_derived_weights(name: str, layer: nn.Module, twin: type[layers.GaussianLayer]) -> None:
+    missing = [weight for weight in twin.gaussian_parameters if weight not in layer._parameters]
+    if missing:
+        raise BEDLError(
+            f"bayesianize: the {missing[0]} of layer '{name}' ({type(layer).__name__}) is computed, not a parameter, "
+            "as weight_norm and spectral_norm do. Remove that first (torch.nn.utils.remove_weight_norm, or "
+            "torch.nn.utils.parametrize.remove_parametrizations), or leave the layer out with "
+            f"exclude={name!r}."
+        )
+
+
+def _selector(choice: Selector, default: bool) -> Callable[[str, nn.Module], bool]:
+    if choice is None:
+        return lambda name, module: default
+    if isinstance(choice, str):
+        return lambda name, module: fnmatch.fnmatchcase(name, choice) or fnmatch.fnmatchcase(name, f"{choice}.*")
+    if isinstance(choice, type):
+        return lambda name, module: type(module) is choice
+    if callable(choice):
+        return choice
+    if isinstance(choice, Iterable):
+        any_of = [_selector(part, default) for part in choice]
+        return lambda name, module: any(matches(name, module) for matches in any_of)
+    raise TypeError(f"include/exclude take names, layer types or functions, not {choice!r}")
+
+
+def kept_deterministic(module: nn.Module) -> list[tuple[str, str]]:
+    """Names and types of modules that own parameters but are not Gaussian."""
+    return [
+        (name, type(layer).__name__)
+        for name, layer in module.named_modules()
+        if not isinstance(layer, layers.GaussianLayer)
+        and any(isinstance(p, torch.Tensor) for p in layer._parameters.values())
+    ]

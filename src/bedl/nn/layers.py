@@ -1,0 +1,275 @@
+"""Layers whose weights are Gaussian: PyTorch's own layers with `weight` as Moments.
+
+Each is the torch layer of the same name, with its constructor and its forward. Only the parameter `weight` is
+replaced by a pair `weight_mean`, `weight_logvar`; reading `.weight` gives Moments(weight_mean, exp(weight_logvar)), and
+what the inherited forward does with it, the rules answer. Biases stay deterministic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bedl.moments import Moments, variance_dtype
+
+INIT_LOGVAR = -9.0
+_LOGVAR_JITTER = 0.001
+
+
+class GaussianLayer(nn.Module):
+    """What all Gaussian layers share; mixed in before a torch layer class.
+
+    Args:
+        init: ``"second-moment"`` or ``"he"``, see `reset_parameters`.
+        init_logvar: where log-variances start.
+    """
+
+    gaussian_parameters: ClassVar[tuple[str, ...]] = ("weight",)
+    is_sampling = False
+
+    def __init__(self, *args: Any, init: str = "second-moment", init_logvar: float = INIT_LOGVAR, **kwargs: Any):
+        if init not in ("second-moment", "he"):
+            raise ValueError(f"init must be 'second-moment' or 'he', not {init!r}")
+        super().__init__(*args, **kwargs)
+        self.init, self.init_logvar = init, init_logvar
+        self.split_weights()
+        self.reset_parameters()
+
+    @classmethod
+    def plain_class(cls) -> type[nn.Module]:
+        """The torch layer that this one is the Gaussian twin of."""
+        return next(c for c in cls.__mro__ if issubclass(c, nn.Module) and not issubclass(c, GaussianLayer))
+
+    def split_weights(self) -> None:
+        """Replace each plain weight by its pair: the weight as mean, and log-variances at `init_logvar`."""
+        for name in self.gaussian_parameters:
+            weight = self._parameters.pop(name)
+            if weight is not None:
+                self.register_parameter(f"{name}_mean", nn.Parameter(weight.detach(), weight.requires_grad))
+                logvar = torch.full_like(weight, self.init_logvar, requires_grad=False)
+                self.register_parameter(f"{name}_logvar", nn.Parameter(logvar, weight.requires_grad))
+
+    def gaussian(self, name: str) -> Moments | None:
+        """The pair behind one of `gaussian_parameters`, as Moments; None if the layer has no such weight."""
+        mean, logvar = self._parameters.get(f"{name}_mean"), self._parameters.get(f"{name}_logvar")
+        if mean is None or logvar is None:
+            return None
+        return Moments(mean, logvar.to(variance_dtype(logvar.dtype)).exp())
+
+    def _weight(self) -> Moments:
+        pair = self.gaussian("weight")
+        if pair is None:
+            raise AttributeError("weight")
+        return pair
+
+    weight: Any = property(lambda self: self._weight())
+
+    def fan_in(self) -> float:
+        """How many weights add up in one output."""
+        return math.prod(self.weight.shape[1:])
+
+    def total_second_moment(self) -> float:
+        """What E[w²] is at the start: 2/fan-in, as He et al. (2015) derive it for ReLU nets."""
+        return 2 / max(self.fan_in(), 1)
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters.
+
+        Log-variances ~ N(−9, 0.001²). Means so that mean² + variance together have E[w²] = 2/fan-in: with He's means
+        alone, the variance of a wide layer comes on top and the net explodes. Where exp(−9) would be more than half
+        of that (fan-in above 8,103), the variance starts at half. `init="he"` gives the means all of 2/fan-in.
+        """
+        if not any(f"{name}_mean" in self._parameters for name in self.gaussian_parameters):
+            return  # called by the torch layer's constructor, before the pairs exist
+        total = self.total_second_moment()
+        logvar = self.init_logvar if self.init == "he" else min(self.init_logvar, math.log(total / 2))
+        share = total if self.init == "he" else total - math.exp(logvar)
+        with torch.no_grad():
+            for name in self.gaussian_parameters:
+                if f"{name}_mean" in self._parameters:
+                    getattr(self, f"{name}_mean").normal_(0.0, math.sqrt(share))
+                    getattr(self, f"{name}_logvar").normal_(logvar, _LOGVAR_JITTER)
+            if self._parameters.get("bias") is not None:
+                cast(Tensor, self.bias).zero_()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.sample(*args, **kwargs) if self.is_sampling else super().forward(*args, **kwargs)
+
+    def sample(self, *inputs: Any) -> Any:
+        """The output with weights drawn *independently for each data point* (the first axis), as the model says.
+
+        Random inputs are drawn too. This is the oracle that the moments are tested against.
+        """
+        points = [x.sample() if isinstance(x, Moments) else x for x in inputs]
+
+        def one(*point: Tensor) -> Tensor:
+            return self._drawn()(*(x.unsqueeze(0) for x in point)).squeeze(0)
+
+        return torch.func.vmap(one, randomness="different")(*points)
+
+    def _drawn(self) -> Any:
+        """The torch layer with one draw of the weights; it shares everything else with this one."""
+        layer = self.plain_class().__new__(self.plain_class())
+        layer.__dict__.update(self.__dict__)
+        pairs = {name: self.gaussian(name) for name in self.gaussian_parameters}
+        split = {f"{name}_{part}" for name in pairs for part in ("mean", "logvar")}
+        layer.__dict__["_parameters"] = {
+            **{name: p for name, p in self._parameters.items() if name not in split},
+            **{name: None if pair is None else pair.sample() for name, pair in pairs.items()},
+        }
+        return layer
+
+
+class GaussianLinear(GaussianLayer, nn.Linear):
+    """`nn.Linear` with Gaussian weights; a tensor or Moments in, Moments out.
+
+    Example:
+        >>> import torch
+        >>> from bedl import GaussianLinear
+        >>> y = GaussianLinear(3, 2)(torch.ones(5, 3))
+        >>> y.loc.shape, y.variance.shape
+        (torch.Size([5, 2]), torch.Size([5, 2]))
+    """
+
+
+class GaussianConv1d(GaussianLayer, nn.Conv1d):
+    """`nn.Conv1d` with Gaussian weights."""
+
+
+class GaussianConv2d(GaussianLayer, nn.Conv2d):
+    """`nn.Conv2d` with Gaussian weights.
+
+    Example:
+        >>> import torch
+        >>> from bedl import GaussianConv2d
+        >>> GaussianConv2d(1, 20, 5, stride=2)(torch.zeros(4, 1, 28, 28)).shape
+        torch.Size([4, 20, 12, 12])
+    """
+
+
+class GaussianConv3d(GaussianLayer, nn.Conv3d):
+    """`nn.Conv3d` with Gaussian weights."""
+
+
+class _GaussianConvTranspose(GaussianLayer):
+    kernel_size: Any
+    stride: Any
+    in_channels: Any
+    groups: Any
+
+    def fan_in(self) -> float:
+        # Each output position meets kernel/stride of the kernel's positions.
+        per_output = math.prod(k / s for k, s in zip(self.kernel_size, self.stride, strict=True))
+        return self.in_channels // self.groups * per_output
+
+
+class GaussianConvTranspose1d(_GaussianConvTranspose, nn.ConvTranspose1d):
+    """`nn.ConvTranspose1d` with Gaussian weights."""
+
+
+class GaussianConvTranspose2d(_GaussianConvTranspose, nn.ConvTranspose2d):
+    """`nn.ConvTranspose2d` with Gaussian weights."""
+
+
+class GaussianConvTranspose3d(_GaussianConvTranspose, nn.ConvTranspose3d):
+    """`nn.ConvTranspose3d` with Gaussian weights."""
+
+
+class GaussianEmbedding(GaussianLayer, nn.Embedding):
+    """`nn.Embedding` with Gaussian entries, E[w²] = 1 at the start as in torch. The padding row stays exactly 0."""
+
+    def total_second_moment(self) -> float:
+        return 1.0
+
+    def _weight(self) -> Moments:
+        pair = super()._weight()
+        if self.padding_idx is None:
+            return pair
+        keep = torch.arange(pair.shape[0], device=pair.device).ne(self.padding_idx).unsqueeze(-1)
+        return Moments(pair.loc * keep, pair.variance * keep)
+
+
+class GaussianBilinear(GaussianLayer, nn.Bilinear):
+    """`nn.Bilinear` with Gaussian weights."""
+
+
+class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
+    """`nn.MultiheadAttention` with Gaussian projections, the output's included. Softmax to first order."""
+
+    gaussian_parameters: ClassVar[tuple[str, ...]] = (
+        "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight",
+    )  # fmt: skip
+
+    def __init__(self, *args: Any, init: str = "second-moment", init_logvar: float = INIT_LOGVAR, **kwargs: Any):
+        super().__init__(*args, init=init, init_logvar=init_logvar, **kwargs)
+        plain = self.out_proj
+        self.out_proj = GaussianLinear(  # type: ignore[assignment]
+            plain.in_features, plain.out_features, plain.bias is not None, init=init, init_logvar=init_logvar,
+            device=plain.weight.device, dtype=plain.weight.dtype,
+        )  # fmt: skip
+
+    in_proj_weight: Any = property(lambda self: self.gaussian("in_proj_weight"))
+    q_proj_weight: Any = property(lambda self: self.gaussian("q_proj_weight"))
+    k_proj_weight: Any = property(lambda self: self.gaussian("k_proj_weight"))
+    v_proj_weight: Any = property(lambda self: self.gaussian("v_proj_weight"))
+
+    def fan_in(self) -> float:
+        return self.embed_dim
+
+    def _drawn(self) -> Any:
+        layer = super()._drawn()
+        layer.__dict__["_modules"] = {**self._modules, "out_proj": cast(GaussianLinear, self.out_proj)._drawn()}
+        return layer
+
+    def sample(self, query: Any, key: Any, value: Any, key_padding_mask: Tensor | None = None,
+               need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
+               is_causal: bool = False) -> Any:  # fmt: skip
+        points = [x.sample() if isinstance(x, Moments) else x for x in (query, key, value)]
+        axis = 0 if self.batch_first else 1
+
+        def one(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor | None]:
+            layer = self._drawn()
+            separate = not self._qkv_same_embed_dim
+            return F.multi_head_attention_forward(
+                q, k, v, self.embed_dim, self.num_heads, layer.in_proj_weight, self.in_proj_bias, self.bias_k,
+                self.bias_v, self.add_zero_attn, self.dropout, layer.out_proj.weight, self.out_proj.bias,
+                self.training, padding, need_weights, attn_mask, separate, layer.q_proj_weight, layer.k_proj_weight,
+                layer.v_proj_weight, average_attn_weights=average_attn_weights, is_causal=is_causal,
+            )  # fmt: skip
+
+        in_dims = (axis, axis, axis, None if key_padding_mask is None else 0)
+        out_dims = (axis, 0 if need_weights else None)
+        each: Any = torch.func.vmap(one, in_dims, cast(Any, out_dims), randomness="different")
+        return each(*points, key_padding_mask)
+
+
+@contextmanager
+def sampled(module: nn.Module) -> Iterator[nn.Module]:
+    """Inside the block every Gaussian layer of `module` draws its weights, anew for each data point.
+
+    The module then maps tensors to tensors, one draw from the model per call: the brute-force answer that the
+    moments approximate in one pass.
+
+    Example:
+        >>> import bedl, torch
+        >>> net = bedl.GaussianLinear(3, 2)
+        >>> with bedl.sampled(net):
+        ...     draws = torch.stack([net(torch.ones(1, 3)) for _ in range(4)])
+        >>> draws.shape
+        torch.Size([4, 1, 2])
+    """
+    layers = [m for m in module.modules() if isinstance(m, GaussianLayer)]
+    before = [layer.is_sampling for layer in layers]
+    try:
+        for layer in layers:
+            layer.is_sampling = True
+        yield module
+    finally:
+        for layer, value in zip(layers, before, strict=True):
+            layer.is_sampling = value

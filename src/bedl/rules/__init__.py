@@ -1,0 +1,143 @@
+"""The table: which rule answers for which torch function.
+
+A line names functions as users know them and the rule that has their signature. `_homes` finds every place a name
+lives in: `torch`, `torch.nn.functional`, `torch.Tensor`, with its in-place twin and its operators. A rule marked
+`@approximate` says how; one without the mark is exact for independent Gaussian inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+
+from bedl.moments import Moments, refusal, register_rule, use_rules
+from bedl.rules import activation, affine, arithmetic, attention, dropout, normalisation, numerical, pooling, shape
+from bedl.rules._marks import approximate, approximation, elementwise
+from bedl.rules.numerical import quadrature
+
+__all__ = ["TABLE", "approximate", "approximation", "elementwise", "quadrature", "register_rule", "use_rules"]
+
+# fmt: off
+TABLE: dict[str, dict[str, Callable]] = {
+    "affine": {
+        "linear": affine.linear, "matmul mm bmm mv dot": affine.matmul, "__rmatmul__": affine.rmatmul,
+        "addmm baddbmm": affine.addmm, "einsum": affine.einsum, "bilinear": affine.bilinear,
+        "F.embedding": affine.embedding,
+        **{f"conv{d}d": affine.convolution(getattr(F, f"conv{d}d"), d) for d in (1, 2, 3)},
+        **{f"conv_transpose{d}d": affine.convolution(getattr(F, f"conv_transpose{d}d"), d) for d in (1, 2, 3)},
+    },
+    "activation": {
+        "relu": activation.relu, "leaky_relu": activation.leaky_relu, "prelu": activation.prelu,
+        "elu": activation.elu, "selu": activation.selu, "celu": activation.celu, "abs absolute": activation.absolute,
+        "hardtanh": activation.hardtanh, "relu6": activation.relu6, "hardsigmoid": activation.hardsigmoid,
+        "clamp clip": activation.clamp, "clamp_min": lambda x, min: activation.clamp(x, min=min),
+        "clamp_max": lambda x, max: activation.clamp(x, max=max), "threshold": activation.threshold,
+        "exp": activation.exp, "expm1": activation.expm1, "sin": activation.sin, "cos": activation.cos,
+        "square": activation.square, "pow": activation.power,
+        "maximum": activation.maximum, "minimum": activation.minimum,
+        "sigmoid expit": numerical.sigmoid, "tanh": numerical.tanh, "silu": numerical.silu, "mish": numerical.mish,
+        "gelu": numerical.gelu, "softplus": numerical.softplus, "logsigmoid": numerical.logsigmoid,
+        "hardswish": numerical.hardswish,
+    },
+    "pooling": {
+        **{f"avg_pool{d}d": pooling.average(getattr(F, f"avg_pool{d}d"), d) for d in (1, 2, 3)},
+        **{f"adaptive_avg_pool{d}d": pooling.adaptive_average(getattr(F, f"adaptive_avg_pool{d}d"), d)
+           for d in (1, 2, 3)},
+        **{f"max_pool{d}d": pooling.max_pool(getattr(F, f"max_pool{d}d"), d) for d in (1, 2, 3)},
+        **{f"adaptive_max_pool{d}d": pooling.adaptive_max_pool(getattr(F, f"adaptive_max_pool{d}d"), d)
+           for d in (1, 2, 3)},
+        "amax": pooling.amax, "amin": pooling.amin, "max": pooling.chosen_max,
+    },
+    "normalisation": {
+        "F.batch_norm": normalisation.batch_norm, "F.layer_norm": normalisation.layer_norm,
+        "F.group_norm": normalisation.group_norm, "F.instance_norm": normalisation.instance_norm,
+        "F.rms_norm": normalisation.rms_norm,
+    },
+    "dropout": {
+        "dropout dropout1d dropout2d dropout3d feature_dropout": dropout.dropout,
+        "alpha_dropout feature_alpha_dropout": dropout.alpha_dropout,
+    },
+    "attention": {
+        "softmax": attention.softmax, "log_softmax": attention.log_softmax,
+        "scaled_dot_product_attention": attention.scaled_dot_product_attention,
+        "multi_head_attention_forward": attention.multi_head_attention_forward,
+    },
+    "arithmetic": {
+        "add __radd__": arithmetic.add, "sub subtract": arithmetic.sub, "rsub __rsub__": arithmetic.rsub,
+        "mul multiply __rmul__": arithmetic.mul, "div divide true_divide __truediv__": arithmetic.div,
+        "__rtruediv__": lambda x, other: arithmetic.div(other, x), "neg negative": arithmetic.neg,
+        "torch.where": arithmetic.where, "Tensor.where": arithmetic.where_method,
+        "masked_fill": arithmetic.masked_fill, "lerp": arithmetic.lerp,
+        "addcmul": arithmetic.addcmul, "cumsum": arithmetic.cumsum,
+    },
+    "shape": {
+        "__getitem__": shape.getitem, "cat concat concatenate": shape.joins(torch.cat),
+        "stack": shape.joins(torch.stack), "hstack": shape.joins(torch.hstack), "vstack": shape.joins(torch.vstack),
+        "pad": shape.pad, "sum": shape.sum, "mean": shape.mean, "interpolate upsample": shape.interpolate,
+        "to": shape.to, "type_as": shape.type_as, "float": shape.casts(torch.float32),
+        "double": shape.casts(torch.float64), "half": shape.casts(torch.float16),
+        "bfloat16": shape.casts(torch.bfloat16), "detach": shape.detach,
+    },
+}
+# Functions that only move entries: one rule for all, made from the function itself.
+MOVES = """
+    flatten reshape view permute transpose t swapaxes swapdims movedim moveaxis squeeze unsqueeze expand
+    broadcast_to repeat repeat_interleave tile contiguous clone flip roll rot90 narrow select unbind split
+    split_with_sizes tensor_split chunk index_select gather take_along_dim ravel unflatten diagonal tril triu
+    pixel_shuffle pixel_unshuffle channel_shuffle unfold fold cpu cuda unsafe_chunk unsafe_split dsplit hsplit vsplit
+    __pos__ positive
+""".split()
+MOVES_LIKE = "view_as reshape_as expand_as".split()
+# fmt: on
+
+
+_PLACES = {"torch": torch, "F": F, "Tensor": torch.Tensor, "special": torch.special}
+_OPERATORS = {"add", "sub", "mul", "matmul", "pow", "neg", "abs"}
+
+
+def _homes(name: str) -> Iterator[tuple[Callable, bool]]:
+    """Every function of this name, and whether it works in place; `F.name` is that place's alone."""
+    place, _, name = name.rpartition(".")
+    places = [_PLACES[place]] if place else list(_PLACES.values())
+    spellings = [(name, False)]
+    if name.startswith("__"):
+        spellings += [(f"__i{name[2:]}", True)]
+    elif not place:
+        spellings += [(f"{name}_", True)]
+    if name in _OPERATORS:
+        spellings += [(f"__{name}__", False), (f"__i{name}__", True)]
+    for spelling, inplace in spellings:
+        for home in places:
+            func = getattr(home, spelling, None)
+            if callable(func):
+                yield func, inplace
+
+
+def _in_place(rule: Callable, func: Callable) -> Callable:
+    def in_place(input: object, *args: object, **kwargs: object) -> object:
+        result = rule(input, *args, **kwargs)
+        if isinstance(input, Moments):
+            return input.assign_(result)
+        if func.__name__.startswith("__i"):  # `tensor += moments`: Python binds the name to what is returned
+            return result
+        raise refusal(func, "a plain tensor cannot hold Moments; write the operation without the underscore")
+
+    in_place.approximation = approximation(rule)  # type: ignore[attr-defined]
+    return in_place
+
+
+def _install() -> None:
+    for family in TABLE.values():
+        for names, rule in family.items():
+            for name in names.split():
+                for func, inplace in _homes(name):
+                    register_rule(func, _in_place(rule, func) if inplace else rule)
+    for movers, make in ((MOVES, shape.moves), (MOVES_LIKE, shape.moves_like)):
+        for name in movers:
+            for func, inplace in _homes(name):
+                register_rule(func, _in_place(make(func), func) if inplace else make(func))
+
+
+_install()

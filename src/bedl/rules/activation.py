@@ -1,0 +1,330 @@
+"""Activations in closed form: mean and variance of g(x) for x ~ N(m, v), entry by entry.
+
+Every form is arranged so that no variance can turn negative by cancellation; `bedl.special` explains the tails.
+Shapes: all tensors here are (*shape), and all results too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bedl.moments import Moments, as_moments, refusal
+from bedl.rules._marks import elementwise
+from bedl.special import (
+    FAR,
+    mills,
+    mills_bend,
+    mills_drop,
+    normal_cdf,
+    normal_pdf,
+    standardize,
+    std,
+    tail_moments,
+)
+
+
+class _Rectified(torch.autograd.Function):
+    """Moments of max(x, 0), with the derivatives written out: half the work of recorded ones.
+
+    With r = m/σ, x = |r|:  M = m₊ + σT1(x),  V = v·(T2 − T1²) for r < 0, v·(1 − T2 − T1(T1 + 2x)) for r ≥ 0.
+    dM/dm = Φ(r), dM/dv = φ/2σ, dV/dm = 2M Φ(−r), dV/dv = Φ(r) − Mφ/σ. Φ(r) and φ/σ are outputs too, so that a second
+    derivative finds its way.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        sigma = std(v)
+        r = standardize(m, sigma)
+        x = r.abs()
+        pdf, upper, t1, t2 = tail_moments(x)
+        below = r < 0
+        mean = m.clamp_min(0) + sigma * t1
+        variance = v * torch.where(below, t2 - t1 * t1, 1 - t2 - t1 * (t1 + 2 * x))
+        # φ/σ, where σ = 0 has no slope to offer (see `special.std`)
+        density = torch.where(v > 0, pdf / torch.where(v > 0, sigma, 1.0), 0.0)
+        return mean, variance, torch.where(below, upper, 1 - upper), density
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        mean, _, probability, density = output
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(mean, probability, density, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor]:
+        mean, probability, density, m, v = ctx.saved_tensors
+        grad_m, grad_v = torch.zeros_like(m), torch.zeros_like(v)
+        grad_mean, grad_variance, grad_probability, grad_density = grads
+        if grad_mean is not None:
+            grad_m, grad_v = grad_mean * probability, 0.5 * grad_mean * density
+        if grad_variance is not None:
+            grad_m = grad_m + grad_variance * (2 * mean * (1 - probability))
+            grad_v = grad_v + grad_variance * (probability - mean * density)
+        if grad_probability is not None or grad_density is not None:  # a second derivative is asked for
+            slope = torch.where(v > 0, m / torch.where(v > 0, v, 1.0), 0.0)
+            bend = torch.where(v > 0, (m * slope - 1) / (2 * torch.where(v > 0, v, 1.0)), 0.0)
+            if grad_probability is not None:
+                grad_m, grad_v = grad_m + grad_probability * density, grad_v - 0.5 * grad_probability * slope * density
+            if grad_density is not None:
+                grad_m, grad_v = grad_m - grad_density * slope * density, grad_v + grad_density * bend * density
+        return grad_m, grad_v
+
+
+def rectified(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of max(x, 0). shapes: (*), (*) -> (*), (*)"""
+    mean, variance, _, _ = _Rectified.apply(m, v)
+    return mean, variance
+
+
+@elementwise()
+def relu(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return rectified(m, v)
+
+
+@elementwise()
+def leaky_relu(m: Tensor, v: Tensor, negative_slope: float | Tensor = 0.01) -> tuple[Tensor, Tensor]:
+    # x₊ − a·(−x)₊; the two halves never act together, so E[product] = 0 and their covariance is −M₊M₋.
+    above, variance_above = rectified(m, v)
+    below, variance_below = rectified(-m, v)
+    a = negative_slope
+    return above - a * below, variance_above + a * a * variance_below + 2 * a * above * below
+
+
+@elementwise()
+def absolute(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    above, variance_above = rectified(m, v)
+    below, variance_below = rectified(-m, v)
+    return above + below, variance_above + variance_below - 2 * above * below
+
+
+def prelu(input: Moments, weight: Tensor) -> Moments:
+    if isinstance(weight, Moments):
+        raise refusal(F.prelu, "its slope is random; keep PReLU's own weight a plain tensor")
+    if weight.numel() > 1 and input.dim() > 1:
+        weight = weight.view(1, -1, *[1] * (input.dim() - 2))
+    return leaky_relu(input, weight)
+
+
+def _elu(m: Tensor, v: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
+    """x₊ − α·y with y = (1 − eˣ)₊: M = M₊ − αB, V = V₊ + α²V_y + 2αM₊B, all terms non-negative.
+
+    With A_n = E[e^{nx}; x < 0] = φ(r)·R(r + nσ): B = A0 − A1 and V_y = A0 − 2A1 + A2 − B². They cancel for small σ,
+    so: (i) r ≥ −1: by differences of R; (ii) r < −1 and σ < ½: as corrections to the log-normal; (iii) r < −1 and
+    σ ≥ ½: directly, through Var[e^{min(x, 0)}].
+    """
+    sigma = std(v)
+    r = standardize(m, sigma)
+    pdf = normal_pdf(r)
+    above, variance_above = rectified(m, v)
+    # (i)
+    r_up = r.clamp_min(-1.0)
+    mean_i = pdf * mills_drop(r_up, sigma)
+    variance_i = pdf * mills_bend(r_up, sigma) - mean_i * mean_i
+    # (ii) with the other cases' values clipped into its domain, so that no branch makes inf·0
+    x = (-r).clamp_min(1.0)
+    s, w = sigma.clamp_max(0.5), v.clamp_max(0.25)
+    m_down = m.clamp_max(0.0)
+    log_normal = -torch.expm1((m_down + 0.5 * w).clamp_max(0.0))
+    drop = pdf * mills_drop(x - s, s)
+    mean_ii = log_normal + drop
+    variance_ii = (
+        torch.exp(2 * m_down + w) * torch.expm1(w) - pdf * mills_bend(x - 2 * s, s) - drop * (drop + 2 * log_normal)
+    )
+    # (iii)
+    upper = pdf * mills(x)
+    first, second = _negative_exponential(m, v, sigma, r, pdf, 1), _negative_exponential(m, v, sigma, r, pdf, 2)
+    mean_iii = 1 - upper - first
+    variance_iii = second + upper - (first + upper).square()
+
+    near, small = r >= -1.0, sigma < 0.5
+    mean = torch.where(near, mean_i, torch.where(small, mean_ii, mean_iii))
+    variance = torch.where(near, variance_i, torch.where(small, variance_ii, variance_iii))
+    return above - alpha * mean, variance_above + alpha * alpha * variance + 2 * alpha * above * mean
+
+
+def _negative_exponential(m: Tensor, v: Tensor, sigma: Tensor, r: Tensor, pdf: Tensor, n: int) -> Tensor:
+    """E[e^{nx}; x < 0], the exponent never above 0 on the branch that is taken."""
+    shifted = r + n * sigma
+    far = shifted < -1.0
+    high = pdf * mills(shifted.clamp_min(-1.0))
+    low = torch.exp(torch.where(far, n * m + 0.5 * n * n * v, -1.0)) * normal_cdf(-shifted.clamp(-FAR, -1.0))
+    return torch.where(far, low, high)
+
+
+elu = elementwise(F.elu)(_elu)
+
+
+@elementwise(F.selu)
+def selu(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    mean, variance = _elu(m, v, alpha)
+    return scale * mean, scale * scale * variance
+
+
+@elementwise(F.celu)
+def celu(m: Tensor, v: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
+    mean, variance = _elu(m / alpha, v / (alpha * alpha))
+    return alpha * mean, alpha * alpha * variance
+
+
+@elementwise(torch.exp)
+def exp(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.exp(m + 0.5 * v), torch.exp(2 * m + v) * torch.expm1(v)
+
+
+@elementwise(torch.expm1)
+def expm1(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.expm1(m + 0.5 * v), torch.exp(2 * m + v) * torch.expm1(v)
+
+
+@elementwise(torch.sin)
+def sin(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    # ½(1 − e⁻ᵛ)(1 + e⁻ᵛ cos 2m), the last factor as a sum of non-negative terms
+    gone = -torch.expm1(-v)
+    return torch.exp(-0.5 * v) * torch.sin(m), 0.5 * gone * (gone + 2 * torch.exp(-v) * torch.cos(m).square())
+
+
+@elementwise(torch.cos)
+def cos(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    gone = -torch.expm1(-v)
+    return torch.exp(-0.5 * v) * torch.cos(m), 0.5 * gone * (gone + 2 * torch.exp(-v) * torch.sin(m).square())
+
+
+@elementwise(torch.square)
+def square(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return m * m + v, 2 * v * (v + 2 * m * m)
+
+
+@elementwise(lambda m: m**3)
+def _cube(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    m2 = m * m
+    return m * (m2 + 3 * v), v * (9 * m2 * m2 + 36 * m2 * v + 15 * v * v)
+
+
+def power(input: Moments, exponent: Any) -> Moments:
+    if isinstance(exponent, (int, float)) and isinstance(input, Moments):
+        if exponent == 1:
+            return input
+        if exponent == 2:
+            return square(input)
+        if exponent == 3:
+            return _cube(input)
+    raise refusal(torch.pow, f"only the powers 1, 2 and 3 of Moments are defined, not {exponent!r}")
+
+
+_LEGENDRE_12 = (
+    (0.12523340851146891, 0.24914704581340278),
+    (0.36783149899818019, 0.23349253653835481),
+    (0.58731795428661745, 0.20316742672306592),
+    (0.76990267419430469, 0.16007832854334622),
+    (0.90411725637047486, 0.10693932599531843),
+    (0.98156063424671925, 0.04717533638651183),
+)  # positive nodes and weights on [−1, 1]
+
+
+def _clipped(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Moments of min(max(x, low), high), seen from the end that is nearer, where nothing cancels.
+
+    σ ≤ half the width: two rectifications. σ above: they would cancel, but the density is then so flat between
+    the ends that a Gauss–Legendre rule is exact to rounding.
+    """
+    width = high - low
+    mirrored = m > 0.5 * (low + high)
+    height = torch.where(mirrored, high - m, m - low)  # of the mean over the nearer end; at most half the width
+    # narrow
+    first, variance_first = rectified(height, v)
+    second, variance_second = rectified(height - width, v)
+    narrow = v <= 0.25 * width * width
+    variance_narrow = variance_first - variance_second - 2 * second * (width - first + second)
+    # wide
+    sigma = torch.where(narrow, 0.5 * width, std(v))
+    top = normal_cdf((height - width) / sigma)
+    one, two = width * top, width * width * top
+    for node, weight in _LEGENDRE_12:
+        for u in (-node, node):
+            x = 0.5 * width * (1 + u)  # over the nearer end
+            mass = 0.5 * width * weight * normal_pdf((x - height) / sigma) / sigma
+            one, two = one + mass * x, two + mass * x * x
+    above = torch.where(narrow, first - second, one)
+    mean = torch.where(mirrored, high - above, low + above)
+    # Between the ends and narrow, the mean hardly moves: what is cut off below and above, added to m, keeps its digits.
+    below = rectified(-height, v)[0]
+    inside = narrow & (height >= 0)
+    mean = torch.where(inside, m + torch.where(mirrored, second - below, below - second), mean)
+    return mean, torch.where(narrow, variance_narrow, two - one * one)
+
+
+@elementwise(F.hardtanh)
+def hardtanh(m: Tensor, v: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> tuple[Tensor, Tensor]:
+    return _clipped(m, v, min_val, max_val)
+
+
+def relu6(input: Moments) -> Moments:
+    return hardtanh(input, 0.0, 6.0)
+
+
+@elementwise(F.hardsigmoid)
+def hardsigmoid(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    mean, variance = _clipped(m, v, -3.0, 3.0)
+    return mean / 6 + 0.5, variance / 36
+
+
+def clamp(input: Moments, min: float | None = None, max: float | None = None) -> Moments:
+    if any(isinstance(bound, (Tensor, Moments)) for bound in (min, max)):
+        raise refusal(torch.clamp, "its bounds must be numbers")
+    if max is None:
+        return threshold(input, min, min) if min is not None else input
+    if min is None:
+        return _negative(threshold(_negative(input), -max, -max))
+    return hardtanh(input, min, max)
+
+
+def threshold(input: Moments, threshold: float, value: float) -> Moments:
+    if threshold != value:
+        raise refusal(F.threshold, "it jumps: only value == threshold is defined")
+    return _floor(input, threshold)
+
+
+@elementwise(torch.clamp_min)
+def _floor(m: Tensor, v: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    above, variance = rectified(m - floor, v)
+    below, _ = rectified(floor - m, v)
+    return torch.where(m > floor, m + below, floor + above), variance  # the form that keeps m's own digits
+
+
+def _negative(x: Moments) -> Moments:
+    return Moments(-x.loc, x.variance)
+
+
+def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
+    """max(a, b) = b + (a − b)₊ for independent a, b, with b the larger mean.
+
+    V = v_b·(1 − 2Φ(α)) + V₊ with α = (m_a − m_b)/√(v_a + v_b) ≤ 0.
+    """
+    a, b = _pair(input, other)
+    swap = a.loc > b.loc
+    m_low, v_low = torch.where(swap, b.loc, a.loc), torch.where(swap, b.variance, a.variance)
+    m_high, v_high = torch.where(swap, a.loc, b.loc), torch.where(swap, a.variance, b.variance)
+    spread = v_low + v_high
+    gap = (m_low - m_high).to(spread.dtype)
+    excess, variance = rectified(gap, spread)
+    alpha = standardize(gap, std(spread))
+    return Moments(m_high + excess.to(m_high.dtype), v_high * torch.erf(-alpha * math.sqrt(0.5)) + variance)
+
+
+def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
+    a, b = _pair(input, other)
+    return _negative(maximum(_negative(a), _negative(b)))
+
+
+def _pair(a: Moments | Tensor, b: Moments | Tensor) -> tuple[Moments, Moments]:
+    a, b = as_moments(a), as_moments(b)
+    shape = torch.broadcast_shapes(a.shape, b.shape)
+    return tuple(Moments(x.loc.expand(shape), x.variance.expand(shape)) for x in (a, b))  # type: ignore[return-value]

@@ -1,0 +1,153 @@
+"""Products of weights and inputs: linear, convolutions, matrix products, einsum, bilinear, embedding.
+
+All are bilinear maps `op(a, b)` whose terms a_i·b_j are distinct pairs of independent entries. Then
+
+    mean = op(m_a, m_b)        variance = op(v_a, m_b²) + op(m_a² + v_a, v_b)
+
+whichever of the two is random, and no term can be negative. Where entries of one operand *share* a term (an index
+summed in one operand only, the bilinear form), the formula would be wrong; those have their own below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bedl.moments import Moments, refusal, variance_dtype
+
+Operand = Moments | Tensor
+Bilinear = Callable[[Tensor, Tensor], Tensor]
+
+
+def _full_precision(device: torch.device) -> contextlib.AbstractContextManager:
+    """Autocast rounds products to half precision. Means may be rounded, variances may not."""
+    if device.type != "meta" and torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+def _loc(x: Operand) -> Tensor:
+    return x.loc if isinstance(x, Moments) else x
+
+
+def _square(x: Operand) -> Tensor:
+    """(E x)², in the precision of variances."""
+    loc = _loc(x)
+    return loc.to(variance_dtype(loc.dtype)).square()
+
+
+def product(op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None) -> Moments:
+    """Moments of a bilinear map of independent entries. `mean_op` is the map with a constant added, if there is one."""
+    loc = (mean_op or op)(_loc(a), _loc(b))
+    with _full_precision(loc.device):
+        if isinstance(a, Moments) and isinstance(b, Moments):
+            variance = op(a.variance, _square(b)) + op(_square(a) + a.variance, b.variance)
+        elif isinstance(a, Moments):
+            variance = op(a.variance, _square(b))
+        elif isinstance(b, Moments):
+            variance = op(_square(a), b.variance)
+        else:  # only a bias is random
+            variance = torch.zeros_like(loc, dtype=variance_dtype(loc.dtype))
+    return Moments(loc, variance)
+
+
+def _biased(func: Callable[..., Tensor], a: Operand, b: Operand, bias: Operand | None, dims: int = 0) -> Moments:
+    """`func(a, b, bias)`, its channels `dims` axes before the last."""
+    constant = _loc(bias) if bias is not None else None
+    result = product(lambda a, b: func(a, b, None), a, b, lambda a, b: func(a, b, constant))
+    if isinstance(bias, Moments):
+        return Moments(result.loc, result.variance + bias.variance.reshape(-1, *[1] * dims))
+    return result
+
+
+def linear(input: Operand, weight: Operand, bias: Operand | None = None) -> Moments:
+    return _biased(F.linear, input, weight, bias)
+
+
+def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments]:
+    """The rule of a convolution function (transposed or not) over `dims` spatial dimensions."""
+
+    def rule(input: Operand, weight: Operand, bias: Operand | None = None, *args: Any, **kwargs: Any) -> Moments:
+        return _biased(lambda a, b, c: conv(a, b, c, *args, **kwargs), input, weight, bias, dims)
+
+    rule.__name__ = getattr(conv, "__name__", "convolution")
+    return rule
+
+
+def matmul(input: Operand, other: Operand) -> Moments:
+    return product(torch.matmul, input, other)
+
+
+def rmatmul(input: Operand, other: Operand) -> Moments:
+    return product(torch.matmul, other, input)
+
+
+def addmm(input: Operand, a: Operand, b: Operand, *, beta: float = 1, alpha: float = 1) -> Moments:
+    """beta·input + alpha·(a @ b), also for batches."""
+    result = product(torch.matmul, a, b)
+    scaled = Moments(alpha * result.loc, alpha * alpha * result.variance)
+    if isinstance(input, Moments):
+        return Moments(scaled.loc + beta * input.loc, scaled.variance + beta * beta * input.variance)
+    return Moments(scaled.loc + beta * input, scaled.variance)
+
+
+def einsum(equation: str, *operands: Any) -> Moments:
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) > 2:
+        raise refusal(torch.einsum, "only 'equation' strings with one or two operands are defined; split the product")
+    if "." in equation:
+        raise refusal(torch.einsum, "'...' is not defined; name every axis")
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    if "->" not in equation:
+        letters = sorted(set(inputs) - {","})
+        output = "".join(c for c in letters if inputs.count(c) == 1)
+    if len(operands) == 1:  # a sum of entries, each once
+        x = operands[0]
+        return Moments(torch.einsum(f"{inputs}->{output}", x.loc), torch.einsum(f"{inputs}->{output}", x.variance))
+    left, right = inputs.split(",")
+    # An index summed in one operand only would pair one entry of the other with several: sum it beforehand.
+    reduced, terms = [], []
+    for x, mine, theirs in ((operands[0], left, right), (operands[1], right, left)):
+        kept = "".join(dict.fromkeys(c for c in mine if c in theirs or c in output))
+        if kept != mine:
+            x = einsum(f"{mine}->{kept}", x) if isinstance(x, Moments) else torch.einsum(f"{mine}->{kept}", x)
+        reduced.append(x)
+        terms.append(kept)
+    return product(lambda a, b: torch.einsum(f"{terms[0]},{terms[1]}->{output}", a, b), reduced[0], reduced[1])
+
+
+def bilinear(input1: Operand, input2: Operand, weight: Operand, bias: Operand | None = None) -> Moments:
+    """y_o = Σ_jk W_ojk x1_j x2_k. Terms share entries of x1 and x2, so the variance has four parts:
+
+    Σ s²_jk E[x1_j²] E[x2_k²] + Σ_j v1_j (Σ_k μ_jk m2_k)² + Σ_k v2_k (Σ_j μ_jk m1_j)² + Σ_jk μ²_jk v1_j v2_k
+    """
+    m1, m2, mu = _loc(input1), _loc(input2), _loc(weight)
+    loc = F.bilinear(m1, m2, mu, _loc(bias) if bias is not None else None)
+    with _full_precision(loc.device):
+        m1, m2, mu = (t.to(variance_dtype(t.dtype)) for t in (m1, m2, mu))
+        v1 = input1.variance if isinstance(input1, Moments) else torch.zeros_like(m1)
+        v2 = input2.variance if isinstance(input2, Moments) else torch.zeros_like(m2)
+        variance = F.bilinear(v1, v2, mu.square())
+        variance = variance + torch.einsum("...j,...oj->...o", v1, torch.einsum("ojk,...k->...oj", mu, m2).square())
+        variance = variance + torch.einsum("...k,...ok->...o", v2, torch.einsum("ojk,...j->...ok", mu, m1).square())
+        if isinstance(weight, Moments):
+            variance = variance + F.bilinear(m1.square() + v1, m2.square() + v2, weight.variance)
+        if isinstance(bias, Moments):
+            variance = variance + bias.variance
+    return Moments(loc, variance)
+
+
+def embedding(input: Tensor, weight: Moments, padding_idx: int | None = None, max_norm: float | None = None,
+              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Moments:  # fmt: skip
+    if max_norm is not None:
+        raise refusal(F.embedding, "max_norm rewrites the table in place; use max_norm=None")
+    return Moments(
+        F.embedding(input, weight.loc, padding_idx, None, norm_type, scale_grad_by_freq, sparse),
+        F.embedding(input, weight.variance, padding_idx, None, norm_type, scale_grad_by_freq, sparse),
+    )

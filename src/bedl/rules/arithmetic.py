@@ -1,0 +1,124 @@
+"""Sums, differences, products and quotients.
+
+**Independence is assumed between different operands.** A residual sum `x + f(x)` adds the variances of the two
+branches although they share x; that is the diagonal approximation at work. Only `x ∘ x` with the very same
+object is recognised and treated exactly.
+"""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bedl.moments import Moments, as_moments, refusal, variance_dtype
+from bedl.rules.activation import square
+
+Operand = Moments | Tensor | float
+
+
+def _constant(value: Any, func: Any) -> Any:
+    if isinstance(value, (Tensor, Number)):
+        return value
+    raise refusal(func, f"an operand is a {type(value).__name__}")
+
+
+def _loc(x: Operand) -> Any:
+    return x.loc if isinstance(x, Moments) else x
+
+
+def _variance(x: Operand, scale: Any = 1) -> Any:
+    """Variance of scale·x; 0 for a constant."""
+    return x.variance * _squared(scale) if isinstance(x, Moments) else 0.0
+
+
+def add(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
+    loc = torch.add(_loc(input), _constant(_loc(other), torch.add), alpha=alpha)
+    if input is other:  # (1 + alpha)·x
+        return Moments(loc, _variance(input, 1 + alpha))
+    return Moments(loc, _variance(input) + _variance(other, alpha))
+
+
+def neg(input: Moments) -> Moments:
+    return Moments(-input.loc, input.variance)
+
+
+def sub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
+    return add(input, other, alpha=-alpha)
+
+
+def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
+    return sub(other, input, alpha=alpha)
+
+
+def _squared(constant: Any) -> Any:
+    if isinstance(constant, Tensor) and constant.is_floating_point():
+        constant = constant.to(variance_dtype(constant.dtype))
+    return constant * constant
+
+
+def mul(input: Operand, other: Operand) -> Moments:
+    if input is other and isinstance(input, Moments):
+        return square(input)
+    if isinstance(input, Moments) and isinstance(other, Moments):
+        a, b = input.variance, other.variance
+        m2_a, m2_b = _squared(input.loc), _squared(other.loc)
+        return Moments(input.loc * other.loc, a * b + a * m2_b + b * m2_a)
+    random, constant = (input, other) if isinstance(input, Moments) else (other, input)
+    constant = _constant(constant, torch.mul)
+    return Moments(random.loc * constant, random.variance * _squared(constant))  # type: ignore[union-attr]
+
+
+def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Moments:
+    if isinstance(other, Moments):
+        raise refusal(torch.div, "a Gaussian denominator has no mean: its quotient is undefined")
+    if rounding_mode is not None:
+        raise refusal(torch.div, "rounding jumps")
+    divisor = _constant(other, torch.div)
+    assert isinstance(input, Moments)
+    return Moments(input.loc / divisor, input.variance / _squared(divisor))
+
+
+def where(condition: Tensor, input: Operand, other: Operand) -> Moments:
+    """Choose by a plain condition; exact."""
+    if isinstance(condition, Moments):
+        raise refusal(torch.where, "the condition is random")
+    like = input if isinstance(input, Moments) else other
+    assert isinstance(like, Moments)
+
+    def part(x: Any) -> Moments:
+        return as_moments(
+            x if isinstance(x, (Moments, Tensor)) else torch.as_tensor(x, dtype=like.dtype, device=like.device)
+        )
+
+    a, b = part(input), part(other)
+    return Moments(torch.where(condition, a.loc, b.loc), torch.where(condition, a.variance, b.variance))
+
+
+def where_method(input: Operand, condition: Tensor, other: Operand) -> Moments:
+    return where(condition, input, other)
+
+
+def masked_fill(input: Moments, mask: Tensor, value: float | Tensor) -> Moments:
+    return Moments(input.loc.masked_fill(mask, value), input.variance.masked_fill(mask, 0.0))
+
+
+def lerp(input: Operand, end: Operand, weight: float | Tensor) -> Moments:
+    if isinstance(weight, Moments):
+        raise refusal(torch.lerp, "the weight is random")
+    loc = torch.lerp(_loc(input), _loc(end), weight)
+    return Moments(loc, _variance(input, 1 - weight) + _variance(end, weight))
+
+
+def addcmul(input: Operand, tensor1: Operand, tensor2: Operand, *, value: float = 1) -> Moments:
+    """input + value·tensor1·tensor2"""
+    loc = torch.addcmul(_loc(input), _loc(tensor1), _loc(tensor2), value=value)
+    if isinstance(tensor1, Moments) or isinstance(tensor2, Moments):
+        return Moments(loc, _variance(input) + _variance(mul(tensor1, tensor2), value))
+    return Moments(loc, _variance(input))
+
+
+def cumsum(input: Moments, dim: int, **kwargs: Any) -> Moments:
+    return Moments(torch.cumsum(input.loc, dim, **kwargs), torch.cumsum(input.variance, dim))

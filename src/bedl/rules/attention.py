@@ -1,0 +1,175 @@
+"""Softmax and attention. Approximations: softmax by first order, kept within the bounds of a probability.
+
+To first order the variance of p = softmax(x) is p_i²[(1 − p_i)²v_i + Σ_{j≠i} p_j²v_j]. It exceeds what a value in
+[0, 1] can have, p(1 − p), once the logits are uncertain; V·B/(V + B) with B = p(1 − p) agrees for small V and obeys.
+The output head of a classifier does not use this: it has an integral of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bedl.moments import Moments, refusal
+from bedl.rules._marks import approximate
+from bedl.rules.affine import linear, matmul
+from bedl.rules.dropout import dropout
+
+Operand = Moments | Tensor
+_HOW = "first order, variance bounded by p(1 − p)"
+
+
+def _spread(p: Tensor, v: Tensor, dim: int) -> Tensor:
+    """Σ_j (δ_ij − p_j)² v_j. shapes: (*), (*) -> (*)"""
+    squares = p.square() * v
+    others = (squares.sum(dim, keepdim=True) - squares).clamp_min(0)  # a sum of squares over j ≠ i, but for rounding
+    return (1 - p).square() * v + others
+
+
+@approximate(_HOW)
+def softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Moments:
+    dtype = _stacklevel if isinstance(_stacklevel, torch.dtype) else dtype  # torch.softmax's third argument
+    if dim is None:
+        raise refusal(F.softmax, "say which dim it runs over")
+    plain = torch.softmax(input.loc, dim, dtype=dtype)
+    p = plain.to(input.variance.dtype)
+    first_order = p.square() * _spread(p, input.variance, dim)
+    bound = p * (1 - p)
+    variance = first_order * bound / torch.where(first_order + bound > 0, first_order + bound, 1.0)
+    return Moments(plain, variance)
+
+
+@approximate("first order")
+def log_softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None
+                ) -> Moments:  # fmt: skip
+    dtype = _stacklevel if isinstance(_stacklevel, torch.dtype) else dtype
+    if dim is None:
+        raise refusal(F.log_softmax, "say which dim it runs over")
+    plain = torch.log_softmax(input.loc, dim, dtype=dtype)
+    return Moments(plain, _spread(plain.to(input.variance.dtype).exp(), input.variance, dim))
+
+
+def _transposed(x: Operand) -> Operand:
+    return Moments(x.loc.mT, x.variance.mT) if isinstance(x, Moments) else x.mT
+
+
+def _repeated(x: Operand, heads: int) -> Operand:
+    times = heads // x.shape[-3]
+    if times == 1:
+        return x
+    if isinstance(x, Moments):
+        return Moments(x.loc.repeat_interleave(times, -3), x.variance.repeat_interleave(times, -3))
+    return x.repeat_interleave(times, -3)
+
+
+def _any(*operands: object) -> bool:
+    return any(isinstance(x, Moments) for x in operands)
+
+
+def _attention_weights(
+    query: Operand, key: Operand, mask: Tensor | None, dropout_p: float, scale: float | None
+) -> Moments:
+    """Softmax of the scores, with dropout's noise. shapes: (*, L, E), (*, S, E) -> (*, L, S)"""
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if _any(query, key):
+        scores = matmul(query, _transposed(key))
+        weights = softmax(Moments(_masked(scores.loc * scale, mask), scores.variance * scale**2), -1)
+    else:
+        weights = Moments(torch.softmax(_masked(query @ key.mT * scale, mask), -1), 0.0)  # type: ignore[operator]
+    return dropout(weights, dropout_p)
+
+
+_ATTENTION = "softmax to first order; queries, keys and values taken as independent"
+
+
+@approximate(_ATTENTION)
+def scaled_dot_product_attention(
+    query: Operand, key: Operand, value: Operand, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False
+) -> Moments:  # fmt: skip
+    if enable_gqa:
+        key, value = _repeated(key, query.shape[-3]), _repeated(value, query.shape[-3])
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    return matmul(_attention_weights(query, key, attn_mask, dropout_p, scale), value)
+
+
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+
+
+def _heads(x: Operand, n: int) -> Operand:
+    """(L, N, E) -> (N, heads, L, E/heads)"""
+
+    def split(t: Tensor) -> Tensor:
+        return t.reshape(t.shape[0], t.shape[1], n, -1).permute(1, 2, 0, 3)
+
+    return Moments(split(x.loc), split(x.variance)) if isinstance(x, Moments) else split(x)
+
+
+def _projected(x: Operand, weight: Operand, bias: Operand | None) -> Operand:
+    return linear(x, weight, bias) if _any(x, weight, bias) else F.linear(x, weight, bias)  # type: ignore[arg-type]
+
+
+@approximate(_ATTENTION)
+def multi_head_attention_forward(
+    query: Operand, key: Operand, value: Operand, embed_dim_to_check: int, num_heads: int,
+    in_proj_weight: Operand | None, in_proj_bias: Tensor | None, bias_k: Tensor | None, bias_v: Tensor | None,
+    add_zero_attn: bool, dropout_p: float, out_proj_weight: Operand, out_proj_bias: Tensor | None,
+    training: bool = True, key_padding_mask: Tensor | None = None, need_weights: bool = True,
+    attn_mask: Tensor | None = None, use_separate_proj_weight: bool = False, q_proj_weight: Operand | None = None,
+    k_proj_weight: Operand | None = None, v_proj_weight: Operand | None = None, static_k: Tensor | None = None,
+    static_v: Tensor | None = None, average_attn_weights: bool = True, is_causal: bool = False,
+) -> tuple[Moments, Moments | None]:  # fmt: skip
+    """`nn.MultiheadAttention`: its projections, the attention above, and the way out."""
+    func = F.multi_head_attention_forward
+    if bias_k is not None or bias_v is not None or add_zero_attn or static_k is not None or static_v is not None:
+        raise refusal(func, "bias_k, bias_v, add_zero_attn and static keys or values are not defined")
+    batched = query.dim() == 3
+    if not batched:
+        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
+    if use_separate_proj_weight:
+        weights = [q_proj_weight, k_proj_weight, v_proj_weight]
+    else:
+        assert in_proj_weight is not None
+        weights = list(in_proj_weight.chunk(3))
+    biases = [None] * 3 if in_proj_bias is None else list(in_proj_bias.chunk(3))
+    q, k, v = (_heads(_projected(x, w, b), num_heads)  # type: ignore[arg-type]
+               for x, w, b in zip((query, key, value), weights, biases, strict=True))  # fmt: skip
+    mask = _joined_mask(attn_mask, key_padding_mask, query, key, num_heads)
+    if is_causal and mask is None:
+        raise refusal(func, "is_causal=True needs attn_mask too")
+    shares = _attention_weights(q, k, mask, dropout_p if training else 0.0, None)  # (N, heads, L, S)
+    length, batch = query.shape[:2]
+    mixed = matmul(shares, v).permute(2, 0, 1, 3).reshape(length, batch, -1)
+    out = linear(mixed, out_proj_weight, out_proj_bias)
+    if not need_weights:
+        return (out if batched else out.squeeze(1)), None
+    shares = shares.mean(1) if average_attn_weights else shares
+    return (out, shares) if batched else (out.squeeze(1), shares.squeeze(0))
+
+
+def _joined_mask(
+    attention: Tensor | None, padding: Tensor | None, query: Operand, key: Operand, heads: int
+) -> Tensor | None:
+    """Both masks as one that is added to the scores. shapes: (L, S) or (N·heads, L, S); (N, S) -> (N, heads, L, S)"""
+
+    def additive(mask: Tensor) -> Tensor:
+        if mask.dtype != torch.bool:
+            return mask
+        return torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(mask, -math.inf)
+
+    total = None
+    if attention is not None:
+        total = additive(attention)
+        total = total.view(-1, heads, *total.shape[-2:]) if total.dim() == 3 else total
+    if padding is not None:
+        keys = additive(padding).view(-1, 1, 1, key.shape[0])
+        total = keys if total is None else total + keys
+    return total

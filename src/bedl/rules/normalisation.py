@@ -1,0 +1,146 @@
+"""Batch, layer, group, instance and RMS normalisation.
+
+*Batch norm* in eval mode is affine: exact. In training mode the batch's statistics are those of the mixture that the
+batch is: mean of the means, and mean of the variances plus variance of the means. They enter as constants (their
+own randomness shrinks with the batch), and the running statistics follow them.
+
+*Layer, group and instance norm* divide by a statistic of few entries, which is itself random. With the statistics at
+their expected values (μ = mean of m, s² = variance of m + (1 − 1/D)·mean of v + eps) and y = (x − μ)/s, a step in x_j
+moves y_i by (δ_ij − a_ij)/s, a_ij = (1 + y_i·y_j)/D: first order in the fluctuation, and a sum of squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bedl.moments import Moments, refusal
+from bedl.rules._marks import approximate
+
+Parameter = Tensor | None
+
+
+def _no_random_scale(func: object, *parameters: object) -> None:
+    if any(isinstance(p, Moments) for p in parameters):
+        raise refusal(func, "its scale or shift is random; keep them plain tensors")  # type: ignore[arg-type]
+
+
+def _along_channels(t: Tensor, x: Moments) -> Tensor:
+    return t.view(1, -1, *[1] * (x.dim() - 2))
+
+
+@approximate("exact in eval; in training the batch's own statistics enter as constants")
+def batch_norm(input: Moments, running_mean: Parameter, running_var: Parameter, weight: Parameter = None,
+               bias: Parameter = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5
+               ) -> Moments:  # fmt: skip
+    _no_random_scale(F.batch_norm, weight, bias)
+    if not training and running_mean is not None and running_var is not None:
+        mean, variance = running_mean, running_var
+    else:
+        mean, variance = _batch_statistics(input)
+        if training and running_mean is not None and running_var is not None:
+            _follow(running_mean, running_var, mean, variance, momentum, input.numel() // max(input.shape[1], 1))
+    loc = F.batch_norm(input.loc, mean.to(input.dtype), variance.to(input.dtype), weight, bias, False, 0.0, eps)
+    scale = (variance.to(input.variance.dtype) + eps).reciprocal()
+    if weight is not None:
+        scale = scale * weight.to(scale.dtype).square()
+    return Moments(loc, input.variance * _along_channels(scale, input))
+
+
+def _batch_statistics(x: Moments) -> tuple[Tensor, Tensor]:
+    """Mean and variance per channel of the mixture over the batch. shape: (N, C, *) -> (C,), (C,)"""
+    if x.numel() // max(x.shape[1], 1) <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    dims = [d for d in range(x.dim()) if d != 1]
+    loc = x.loc.to(x.variance.dtype)
+    mean = loc.mean(dims)
+    return mean, (loc - _along_channels(mean, x)).square().mean(dims) + x.variance.mean(dims)
+
+
+def _follow(running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, momentum: float, n: int) -> None:
+    """As torch does: the running variance takes the unbiased estimate."""
+    with torch.no_grad():
+        running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+        running_var.lerp_((variance.detach() * (n / (n - 1))).to(running_var.dtype), momentum)
+
+
+def _normalised(m: Tensor, v: Tensor, eps: float, centred: bool = True) -> tuple[Tensor, Tensor]:
+    """Normalise over the last axis, to first order. shapes: (*, D), (*, D) -> (*, D), (*, D)"""
+    count = m.shape[-1]
+    shift = 1.0 if centred else 0.0
+    if centred:
+        m = m - m.mean(-1, keepdim=True)
+    s2 = (m.square() + (1 - shift / count) * v).mean(-1, keepdim=True) + eps
+    y = m * s2.rsqrt()
+    u = v / s2
+    own = (shift + y * y) / count  # a_ii
+    # Σ_j a_ij² u_j, and within it the term j = i, which is replaced by (1 − a_ii)² u_i
+    s_0, s_1, s_2 = (t.sum(-1, keepdim=True) for t in (shift * u, shift * y * u, y * y * u))
+    others = (s_0 + 2 * y * s_1 + y * y * s_2) / count**2 - own.square() * u
+    # `others` is a sum of squares over j ≠ i; what rounding leaves below 0 is 0.
+    return y, (1 - own).square() * u + others.clamp_min(0)
+
+
+def _scaled(y: Tensor, u: Tensor, weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:
+    if weight is not None:
+        y, u = y * weight, u * weight.to(u.dtype).square()
+    return (y if bias is None else y + bias), u
+
+
+def _over_last(input: Moments, k: int, plain: Tensor, weight: Parameter, bias: Parameter, eps: float, centred: bool
+               ) -> Moments:  # fmt: skip
+    """Normalise over the last k axes; the plain function's own result where nothing it sees is random."""
+    v = input.variance
+    y, u = _normalised(input.loc.to(v.dtype).flatten(-k), v.flatten(-k), eps, centred)
+    y, u = _scaled(y.view(v.shape), u.view(v.shape), weight, bias)
+    random = (v > 0).flatten(-k).any(-1).view(*v.shape[:-k], *[1] * k)
+    return Moments(torch.where(random, y.to(plain.dtype), plain), u)
+
+
+_FIRST_ORDER = "first order in the fluctuation of the statistics"
+
+
+@approximate(_FIRST_ORDER)
+def layer_norm(input: Moments, normalized_shape: Sequence[int], weight: Parameter = None, bias: Parameter = None,
+               eps: float = 1e-5) -> Moments:  # fmt: skip
+    _no_random_scale(F.layer_norm, weight, bias)
+    plain = F.layer_norm(input.loc, normalized_shape, weight, bias, eps)
+    return _over_last(input, len(normalized_shape), plain, weight, bias, eps, centred=True)
+
+
+@approximate(_FIRST_ORDER)
+def rms_norm(input: Moments, normalized_shape: Sequence[int], weight: Parameter = None,
+             eps: float | None = None) -> Moments:  # fmt: skip
+    _no_random_scale(F.rms_norm, weight)
+    plain = F.rms_norm(input.loc, normalized_shape, weight, eps)
+    eps = torch.finfo(input.dtype).eps if eps is None else eps
+    return _over_last(input, len(normalized_shape), plain, weight, None, eps, centred=False)
+
+
+@approximate(_FIRST_ORDER)
+def group_norm(input: Moments, num_groups: int, weight: Parameter = None, bias: Parameter = None,
+               eps: float = 1e-5) -> Moments:  # fmt: skip
+    _no_random_scale(F.group_norm, weight, bias)
+    plain = F.group_norm(input.loc, num_groups, weight, bias, eps)
+    v = input.variance
+    grouped = (v.shape[0], num_groups, v.shape[1] // num_groups * math.prod(v.shape[2:]))
+    y, u = _normalised(input.loc.to(v.dtype).reshape(grouped), v.reshape(grouped), eps)
+    scale, shift = (None if p is None else _along_channels(p, input) for p in (weight, bias))
+    y, u = _scaled(y.view(v.shape), u.view(v.shape), scale, shift)
+    random = (v.reshape(grouped) > 0).any(-1, keepdim=True).expand(grouped).reshape(v.shape)
+    return Moments(torch.where(random, y.to(plain.dtype), plain), u)
+
+
+@approximate(_FIRST_ORDER)
+def instance_norm(input: Moments, running_mean: Parameter = None, running_var: Parameter = None,
+                  weight: Parameter = None, bias: Parameter = None, use_input_stats: bool = True,
+                  momentum: float = 0.1, eps: float = 1e-5) -> Moments:  # fmt: skip
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None:
+        raise refusal(F.instance_norm, "track_running_stats=True is not defined while training")
+    return group_norm(input, input.shape[1], weight, bias, eps)

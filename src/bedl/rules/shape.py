@@ -1,0 +1,146 @@
+"""Operations that move entries about, and sums and means over axes.
+
+Moving is exact, with one caveat: a copy (`expand`, `repeat`) is as random as its original but *the same* draw; what
+follows treats the two as independent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bedl.moments import Moments, as_moments, refusal, variance_dtype
+
+
+def moves(func: Callable) -> Callable[..., Any]:
+    """The rule of a function that only moves or copies entries: the same for mean and variance."""
+
+    def rule(input: Moments, *args: Any, **kwargs: Any) -> Any:
+        loc, variance = func(input.loc, *args, **kwargs), func(input.variance, *args, **kwargs)
+        if isinstance(loc, Tensor):
+            return Moments(loc, variance)
+        return type(loc)(Moments(a, b) for a, b in zip(loc, variance, strict=True))
+
+    rule.__name__ = getattr(func, "__name__", "moves")
+    return rule
+
+
+def moves_like(func: Callable) -> Callable[..., Any]:
+    """The rule of a function that takes its shape from a second tensor (`view_as`, `expand_as`)."""
+
+    def rule(input: Moments | Tensor, other: Moments | Tensor) -> Any:
+        shape = other.loc if isinstance(other, Moments) else other
+        if not isinstance(input, Moments):
+            return func(input, shape)
+        return Moments(func(input.loc, shape), func(input.variance, shape))
+
+    rule.__name__ = getattr(func, "__name__", "moves_like")
+    return rule
+
+
+def getitem(input: Moments | Tensor, index: Any) -> Moments:
+    if not isinstance(input, Moments) or isinstance(index, Moments):
+        raise refusal(torch.Tensor.__getitem__, "the index is random")
+    return Moments(input.loc[index], input.variance[index])
+
+
+def joins(func: Callable) -> Callable[..., Moments]:
+    """The rule of `cat` and `stack`; plain tensors among the parts join with variance 0."""
+
+    def rule(tensors: Sequence[Moments | Tensor], *args: Any, **kwargs: Any) -> Moments:
+        parts = [as_moments(t) for t in tensors]
+        return Moments(
+            func([p.loc for p in parts], *args, **kwargs), func([p.variance for p in parts], *args, **kwargs)
+        )
+
+    rule.__name__ = getattr(func, "__name__", "joins")
+    return rule
+
+
+def pad(input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Moments:
+    return Moments(F.pad(input.loc, pad, mode, value), F.pad(input.variance, pad, mode, None))
+
+
+def to(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+    if any(isinstance(a, Moments) for a in args):
+        args = tuple(a.loc if isinstance(a, Moments) else a for a in args)
+    loc = input.loc.to(*args, **kwargs)
+    if not loc.is_floating_point():
+        raise refusal(torch.Tensor.to, f"Moments cannot be {loc.dtype}")
+    # the device and copy semantics of the call, but the variance's own precision
+    variance = input.variance.to(*args, **kwargs).to(variance_dtype(loc.dtype))
+    if loc.dtype != variance.dtype:
+        variance = input.variance.to(device=loc.device)
+    return Moments(loc, variance)
+
+
+def casts(dtype: torch.dtype) -> Callable[[Moments], Moments]:
+    def rule(input: Moments, **kwargs: Any) -> Moments:
+        return to(input, dtype)
+
+    return rule
+
+
+def type_as(input: Moments, other: Moments | Tensor) -> Moments:
+    return to(input, device=other.device, dtype=other.dtype)
+
+
+def detach(input: Moments) -> Moments:
+    return Moments(input.loc.detach(), input.variance.detach())
+
+
+def _reduced_dims(input: Moments, dim: Any) -> tuple[int, ...]:
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(input.dim()))
+    return (dim,) if isinstance(dim, int) else tuple(dim)
+
+
+def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Moments:
+    dims = _reduced_dims(input, dim)
+    loc = input.loc.sum(dims, keepdim=keepdim, dtype=dtype) if dims else input.loc.clone()
+    return Moments(loc, input.variance.sum(dims, keepdim=keepdim) if dims else input.variance.clone())
+
+
+def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Moments:
+    dims = _reduced_dims(input, dim)
+    count = math.prod(input.shape[d] for d in dims)
+    loc = input.loc.mean(dims, keepdim=keepdim, dtype=dtype) if dims else input.loc.clone()
+    variance = input.variance.mean(dims, keepdim=keepdim) / count if dims else input.variance.clone()
+    return Moments(loc, variance)
+
+
+def interpolate(input: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+                align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+                antialias: bool = False) -> Moments:  # fmt: skip
+    """Resampling is linear, and separable: the variance takes the squared weights of each axis in turn."""
+    loc = F.interpolate(input.loc, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    if mode in ("nearest", "nearest-exact"):
+        variance = F.interpolate(input.variance, size, scale_factor, mode, align_corners, recompute_scale_factor)
+        return Moments(loc, variance)
+    if mode not in ("linear", "bilinear", "trilinear", "bicubic"):
+        raise refusal(F.interpolate, f"mode {mode!r} is not defined")
+    variance = input.variance
+    dims = input.dim() - 2
+    scales = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * dims
+    for axis in range(dims):
+        length, new = input.shape[2 + axis], loc.shape[2 + axis]
+        keep = None if scales[axis] is None or recompute_scale_factor else scales[axis]
+        unit = torch.eye(length, dtype=variance.dtype, device=variance.device)
+        weights = _resample_rows(unit, new, keep, mode, align_corners, antialias)  # (length, new)
+        variance = (variance.movedim(2 + axis, -1) @ weights.square()).movedim(-1, 2 + axis)
+    return Moments(loc, variance)
+
+
+def _resample_rows(rows: Tensor, new: int, scale: float | None, mode: str, align: bool | None, anti: bool) -> Tensor:
+    """Each row resampled along its length. shapes: (L, L) -> (L, new)"""
+    if mode != "bicubic" and not anti:
+        flat: dict[str, Any] = {"size": new} if scale is None else {"scale_factor": scale}
+        return F.interpolate(rows[None], mode="linear", align_corners=align, **flat)[0]
+    size: dict[str, Any] = {"size": (rows.shape[0], new)} if scale is None else {"scale_factor": (1.0, scale)}
+    mode = "bilinear" if mode == "trilinear" else mode
+    return F.interpolate(rows[None, None], mode=mode, align_corners=align, antialias=anti, **size)[0, 0]
