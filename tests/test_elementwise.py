@@ -54,11 +54,14 @@ def test_extremes_in_float32(case):
 
 
 @each_case
-def test_zero_pixels_have_finite_gradients(case):
-    """Behind a Gaussian layer a black pixel has mean 0 and variance 0 exactly."""
-    loc, logvar = torch.zeros(3, requires_grad=True), torch.tensor([-300.0, -80.0, -9.0], requires_grad=True)
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 3.0])
+def test_vanishing_variances_have_finite_gradients(case, value):
+    """Behind a Gaussian layer a black pixel has mean 0 and variance 0 exactly; behind two, nearly."""
+    logvar = torch.tensor([-300.0, -80.0, -60.0, -40.0, -20.0, -9.0], requires_grad=True)
+    loc = torch.full((6,), value, requires_grad=True)
     y = case.function(Moments(loc, logvar.exp()))
     (y.loc.sum() + y.variance.sum()).backward()
+    assert torch.isfinite(y.variance).all()
     assert torch.isfinite(loc.grad).all()
     assert torch.isfinite(logvar.grad).all()
 

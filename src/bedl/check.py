@@ -54,10 +54,11 @@ class Report:
             lines.append(
                 "parameters that stay point values: " + ", ".join(f"{n or '(root)'} ({t})" for n, t in self.kept)
             )
+        without = len(self.unsupported)
+        total = f"{len(self.operations)} operations, "
+        total += f"{without} without a rule" if without else "every one has a rule"
         if self.failure:
-            lines.append(f"the walk ended early: {self.failure}")
-        n = len(self.unsupported)
-        total = f"{len(self.operations)} operations, " + ("every one has a rule" if not n else f"{n} without a rule")
+            total += f"; but the walk ended early {self.failure}"
         return "\n".join([*lines, total])
 
 

@@ -94,10 +94,14 @@ def std(variance: Tensor) -> Tensor:
 
 
 def standardize(loc: Tensor, sigma: Tensor) -> Tensor:
-    """loc/sigma clipped to ±FAR, and 0 where both are 0; NaN stays NaN. shapes: (*), (*) -> (*)"""
+    """loc/sigma clipped to ±FAR, and 0 where both are 0; NaN stays NaN. shapes: (*), (*) -> (*)
+
+    Clipped before the division: its slope in sigma, ratio/sigma, then stays finite for any sigma, and so does 0 times it.
+    """
     positive = sigma > 0
-    ratio = loc / torch.where(positive, sigma, 1.0)
-    return torch.where(positive, ratio, loc.sign() * FAR + sigma * 0).clamp(-FAR, FAR)
+    far = FAR * sigma.detach()
+    ratio = torch.clamp(loc, -far, far) / torch.where(positive, sigma, 1.0)
+    return torch.where(positive, ratio, loc.sign() * FAR + sigma * 0)
 
 
 def normal_pdf(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ Operand = Moments | Tensor
 Bilinear = Callable[[Tensor, Tensor], Tensor]
 
 
-def _full_precision(device: torch.device) -> contextlib.AbstractContextManager:
+def full_precision(device: torch.device) -> contextlib.AbstractContextManager:
     """Autocast rounds products to half precision. Means may be rounded, variances may not."""
     if device.type != "meta" and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
@@ -43,8 +43,11 @@ def _square(x: Operand) -> Tensor:
 
 def product(op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None) -> Moments:
     """Moments of a bilinear map of independent entries. `mean_op` is the map with a constant added, if there is one."""
+    for operand in (a, b):
+        if not operand.is_floating_point():
+            raise TypeError(f"a product with Moments needs floating-point operands, not {operand.dtype}; use .float()")
     loc = (mean_op or op)(_loc(a), _loc(b))
-    with _full_precision(loc.device):
+    with full_precision(loc.device):
         if isinstance(a, Moments) and isinstance(b, Moments):
             variance = op(a.variance, _square(b)) + op(_square(a) + a.variance, b.variance)
         elif isinstance(a, Moments):
@@ -129,7 +132,7 @@ def bilinear(input1: Operand, input2: Operand, weight: Operand, bias: Operand | 
     """
     m1, m2, mu = _loc(input1), _loc(input2), _loc(weight)
     loc = F.bilinear(m1, m2, mu, _loc(bias) if bias is not None else None)
-    with _full_precision(loc.device):
+    with full_precision(loc.device):
         m1, m2, mu = (t.to(variance_dtype(t.dtype)) for t in (m1, m2, mu))
         v1 = input1.variance if isinstance(input1, Moments) else torch.zeros_like(m1)
         v2 = input2.variance if isinstance(input2, Moments) else torch.zeros_like(m2)

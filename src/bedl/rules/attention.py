@@ -1,8 +1,14 @@
-"""Softmax and attention. Approximations: softmax by first order, kept within the bounds of a probability.
+"""Softmax and attention, to first order in the logits.
 
-To first order the variance of p = softmax(x) is p_i²[(1 − p_i)²v_i + Σ_{j≠i} p_j²v_j]. It exceeds what a value in
-[0, 1] can have, p(1 − p), once the logits are uncertain; V·B/(V + B) with B = p(1 − p) agrees for small V and obeys.
-The output head of a classifier does not use this: it has an integral of its own.
+*Softmax*: the variance of p = softmax(x) is p_i²[(1 − p_i)²v_i + Σ_{j≠i} p_j²v_j]. It exceeds what a value in [0, 1]
+can have, B = p(1 − p), once the logits are uncertain; V·B/(V + B) agrees for small V and obeys.
+
+*Attention* o = Σ_j p_j·x_j: the weights add up to 1, so they must not be taken as independent: where all values agree,
+the output has no doubt. A step in score j moves o by p_j(x_j − o), so the scores contribute V = Σ_j p_j²(x_j − o)²
+Var(s_j), kept below B = Σ_j p_j(x_j − o)², what choosing one value at random would give. The values contribute
+Σ_j E[p_j²] Var(x_j). Queries, keys and values are taken as independent, and so are the scores of one query.
+
+The output head of a classifier uses none of this: it has an integral of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.moments import Moments, refusal
+from bedl.moments import Moments, as_moments, refusal
 from bedl.rules._marks import approximate
-from bedl.rules.affine import linear, matmul
+from bedl.rules.affine import full_precision, linear, matmul
 from bedl.rules.dropout import dropout
 
 Operand = Moments | Tensor
@@ -37,10 +43,7 @@ def softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype:
         raise refusal(F.softmax, "say which dim it runs over")
     plain = torch.softmax(input.loc, dim, dtype=dtype)
     p = plain.to(input.variance.dtype)
-    first_order = p.square() * _spread(p, input.variance, dim)
-    bound = p * (1 - p)
-    variance = first_order * bound / torch.where(first_order + bound > 0, first_order + bound, 1.0)
-    return Moments(plain, variance)
+    return Moments(plain, _bounded(p.square() * _spread(p, input.variance, dim), p * (1 - p)))
 
 
 @approximate("first order")
@@ -70,17 +73,37 @@ def _any(*operands: object) -> bool:
     return any(isinstance(x, Moments) for x in operands)
 
 
-def _attention_weights(
-    query: Operand, key: Operand, mask: Tensor | None, dropout_p: float, scale: float | None
-) -> Moments:
-    """Softmax of the scores, with dropout's noise. shapes: (*, L, E), (*, S, E) -> (*, L, S)"""
+def _bounded(variance: Tensor, bound: Tensor) -> Tensor:
+    total = variance + bound
+    return variance * bound / torch.where(total > 0, total, 1.0)
+
+
+def _attend(
+    query: Operand, key: Operand, value: Operand, mask: Tensor | None, dropout_p: float, scale: float | None
+) -> tuple[Moments, Moments]:
+    """Output and attention weights. shapes: (*, L, E), (*, S, E), (*, S, Ev) -> (*, L, Ev), (*, L, S)"""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     if _any(query, key):
         scores = matmul(query, _transposed(key))
-        weights = softmax(Moments(_masked(scores.loc * scale, mask), scores.variance * scale**2), -1)
+        scores = Moments(_masked(scores.loc * scale, mask), scores.variance * scale**2)
     else:
-        weights = Moments(torch.softmax(_masked(query @ key.mT * scale, mask), -1), 0.0)  # type: ignore[operator]
-    return dropout(weights, dropout_p)
+        scores = Moments(_masked(query @ key.mT * scale, mask), 0.0)  # type: ignore[operator]
+    weights = softmax(scores, -1)
+    x = as_moments(value)
+    loc = weights.loc @ x.loc
+    with full_precision(loc.device):
+        p, wide = weights.loc.to(x.variance.dtype), x.loc.to(x.variance.dtype)
+        centred = wide - wide.mean(-2, keepdim=True)  # the differences to o matter, not where the values lie
+        o = p @ centred
+        share = p.square() * scores.variance
+        moved = share @ centred.square() - 2 * o * (share @ centred) + o.square() * share.sum(-1, keepdim=True)
+        bound = p @ centred.square() - o.square()
+        # both are sums of squares, but for rounding
+        variance = _bounded(moved.clamp_min(0), bound.clamp_min(0)) + (p.square() + weights.variance) @ x.variance
+        if dropout_p:
+            noise = dropout_p / (1 - dropout_p)
+            variance = variance + noise * ((p.square() + weights.variance) @ (wide.square() + x.variance))
+    return Moments(loc, variance), dropout(weights, dropout_p)
 
 
 _ATTENTION = "softmax to first order; queries, keys and values taken as independent"
@@ -95,7 +118,7 @@ def scaled_dot_product_attention(
         key, value = _repeated(key, query.shape[-3]), _repeated(value, query.shape[-3])
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-    return matmul(_attention_weights(query, key, attn_mask, dropout_p, scale), value)
+    return _attend(query, key, value, attn_mask, dropout_p, scale)[0]
 
 
 def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -145,10 +168,9 @@ def multi_head_attention_forward(
     mask = _joined_mask(attn_mask, key_padding_mask, query, key, num_heads)
     if is_causal and mask is None:
         raise refusal(func, "is_causal=True needs attn_mask too")
-    shares = _attention_weights(q, k, mask, dropout_p if training else 0.0, None)  # (N, heads, L, S)
+    mixed, shares = _attend(q, k, v, mask, dropout_p if training else 0.0, None)  # (N, heads, L, ·)
     length, batch = query.shape[:2]
-    mixed = matmul(shares, v).permute(2, 0, 1, 3).reshape(length, batch, -1)
-    out = linear(mixed, out_proj_weight, out_proj_bias)
+    out = linear(mixed.permute(2, 0, 1, 3).reshape(length, batch, -1), out_proj_weight, out_proj_bias)
     if not need_weights:
         return (out if batched else out.squeeze(1)), None
     shares = shares.mean(1) if average_attn_weights else shares

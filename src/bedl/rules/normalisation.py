@@ -40,12 +40,16 @@ def batch_norm(input: Moments, running_mean: Parameter, running_var: Parameter, 
     _no_random_scale(F.batch_norm, weight, bias)
     if not training and running_mean is not None and running_var is not None:
         mean, variance = running_mean, running_var
+        loc = F.batch_norm(input.loc, mean, variance, weight, bias, False, momentum, eps)
+        scale = (variance.to(input.variance.dtype) + eps).reciprocal()
     else:
         mean, variance = _batch_statistics(input)
         if training and running_mean is not None and running_var is not None:
             _follow(running_mean, running_var, mean, variance, momentum, input.numel() // max(input.shape[1], 1))
-    loc = F.batch_norm(input.loc, mean.to(input.dtype), variance.to(input.dtype), weight, bias, False, 0.0, eps)
-    scale = (variance.to(input.variance.dtype) + eps).reciprocal()
+        scale = (variance + eps).reciprocal()
+        y = (input.loc.to(mean.dtype) - _along_channels(mean, input)) * _along_channels(scale.sqrt(), input)
+        loc = (y if weight is None else y * _along_channels(weight, input)).to(input.dtype)
+        loc = loc if bias is None else loc + _along_channels(bias, input)
     if weight is not None:
         scale = scale * weight.to(scale.dtype).square()
     return Moments(loc, input.variance * _along_channels(scale, input))
@@ -143,4 +147,6 @@ def instance_norm(input: Moments, running_mean: Parameter = None, running_var: P
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None:
         raise refusal(F.instance_norm, "track_running_stats=True is not defined while training")
-    return group_norm(input, input.shape[1], weight, bias, eps)
+    plain = F.instance_norm(input.loc, weight=weight, bias=bias, eps=eps)
+    scale, shift = (None if p is None else _along_channels(p, input) for p in (weight, bias))
+    return _over_last(input, input.dim() - 2, plain, scale, shift, eps, centred=True)

@@ -1,0 +1,181 @@
+"""The value itself: what it accepts, how it behaves like a tensor, what it refuses and how it says so."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import bedl
+from bedl import GaussianLinear, Moments, UnsupportedOperationError
+
+
+def test_fields_and_metadata():
+    x = Moments(torch.zeros(2, 3), 1.0)
+    assert x.shape == (2, 3) == x.size()
+    assert (x.size(1), x.dim(), x.ndim, x.numel(), len(x)) == (3, 2, 2, 6, 2)
+    assert (x.dtype, x.device, x.is_floating_point()) == (torch.float32, torch.device("cpu"), True)
+    assert x.variance.dtype is torch.float32
+    assert not x.requires_grad
+    assert Moments(torch.zeros(2), torch.ones(2, requires_grad=True)).requires_grad
+
+
+def test_mean_and_var_are_tensor_methods_not_fields():
+    x = Moments(torch.ones(2, 3, 4, 4), 1.0)
+    y = x.mean((2, 3))
+    torch.testing.assert_close(y.variance, torch.full((2, 3), 1 / 16))
+    with pytest.raises(UnsupportedOperationError, match=r"torch\.Tensor\.var"):
+        x.var()
+
+
+def test_variance_broadcasts():
+    assert Moments(torch.zeros(2, 3), torch.tensor([1.0, 2.0, 3.0])).variance.shape == (2, 3)
+    with pytest.raises(ValueError, match=r"\(2,\).*\(2, 3\)"):
+        Moments(torch.zeros(2, 3), torch.zeros(2))
+
+
+@pytest.mark.parametrize("arguments, error, message", [
+    ((torch.zeros(2, dtype=torch.long), 1.0), TypeError, r"int64.*\.float\(\)"),
+    ((torch.zeros(2), torch.ones(2, dtype=torch.int)), TypeError, r"int32.*\.float\(\)"),
+    (([1.0], 1.0), TypeError, "must be a torch.Tensor, not list"),
+    ((torch.zeros(2), -1.0), ValueError, "at least 0"),
+    ((torch.zeros(2), float("nan")), ValueError, "at least 0"),
+])  # fmt: skip
+def test_wrong_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Moments(*arguments)
+
+
+def test_repr_and_detach_and_to():
+    x = Moments(torch.ones(2, requires_grad=True), torch.full((2,), 2.0, requires_grad=True))
+    assert "loc=tensor([1., 1.])" in repr(x)
+    assert not x.detach().requires_grad
+    half = x.to(torch.bfloat16)
+    assert (half.dtype, half.variance.dtype) == (torch.bfloat16, torch.float32)
+    assert x.double().variance.dtype is torch.float64
+    assert x.to("meta").device.type == "meta" == x.to("meta").variance.device.type
+    assert x.to(half).dtype is torch.bfloat16
+    assert x.type_as(torch.zeros(1, dtype=torch.float64)).dtype is torch.float64
+    with pytest.raises(UnsupportedOperationError):
+        x.to(torch.long)
+
+
+def test_it_is_a_pytree():
+    x = Moments(torch.zeros(2), 1.0)
+    leaves, spec = pytree.tree_flatten({"x": x})
+    assert [t.shape for t in leaves] == [(2,), (2,)]
+    assert isinstance(pytree.tree_unflatten([None, "placeholder"], spec)["x"], Moments)
+    doubled = pytree.tree_map(lambda t: 2 * t, x)
+    torch.testing.assert_close(doubled.variance, torch.full((2,), 2.0))
+    assert torch.equal(copy.deepcopy(x).variance, x.variance)
+
+
+# -- refusals --------------------------------------------------------------------------------------
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.Softsign()
+
+    def forward(self, x):
+        return x + self.act(x)
+
+
+def test_unknown_operation_names_function_path_and_remedies():
+    net = nn.Sequential(GaussianLinear(3, 3), nn.ReLU(), nn.Sequential(Block()))
+    with pytest.raises(UnsupportedOperationError) as caught:
+        net(torch.ones(1, 3))
+    assert caught.value.path == "2.0.act"
+    assert caught.value.func is F.softsign
+    for part in ("torch.nn.functional.softsign", "'2.0.act'", "register_rule", "use_rules", "quadrature", "check"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("operation", [
+    lambda x: x > 0, lambda x: x == 0, lambda x: bool(x), lambda x: float(x), lambda x: int(x), lambda x: x.argmax(),
+    lambda x: x.numpy(), lambda x: torch.sqrt(x), lambda x: 1 / x, lambda x: x**0.5, lambda x: x.item(),
+    lambda x: torch.ones(1)[x], lambda x: x.sort(), lambda x: x // 2, lambda x: x.norm(), lambda x: torch.svd(x),
+    lambda x: torch.ones(1).add_(x), lambda x: x.__setitem__(0, 1.0), lambda x: x.tolist(), lambda x: x.round(),
+    lambda x: torch.where(x, 1.0, 2.0), lambda x: F.dropout(torch.ones(1), x) if False else x.bernoulli(),
+    lambda x: F.cross_entropy(x[None], torch.zeros(1, dtype=torch.long)), lambda x: torch.lerp(x, x, x),
+])  # fmt: skip
+def test_nothing_is_silently_deterministic(operation):
+    with pytest.raises(UnsupportedOperationError):
+        operation(Moments(torch.ones(1), 1.0))
+
+
+def test_mismatched_shapes_name_both():
+    with pytest.raises(RuntimeError, match=r"2.*3"):
+        Moments(torch.zeros(2), 1.0) + Moments(torch.zeros(3), 1.0)
+    with pytest.raises(RuntimeError, match=r"2x3 and 4x5"):
+        GaussianLinear(4, 5)(Moments(torch.zeros(2, 3), 1.0))
+
+
+# -- rules of the user's own -----------------------------------------------------------------------
+def test_use_rules_holds_inside_the_block_only():
+    x = Moments(torch.zeros(1), 1.0)
+    with bedl.use_rules({F.softsign: lambda x: Moments(x.loc, x.variance * 7)}):
+        assert F.softsign(x).variance.item() == 7
+        with bedl.use_rules({F.softsign: lambda x: Moments(x.loc, x.variance * 8)}):
+            assert F.softsign(x).variance.item() == 8
+        assert F.softsign(x).variance.item() == 7
+    with pytest.raises(UnsupportedOperationError):
+        F.softsign(x)
+
+
+def test_use_rules_overrides_and_leaves_other_threads_alone():
+    from concurrent.futures import ThreadPoolExecutor
+
+    x = Moments(torch.zeros(1), 1.0)
+    before = torch.relu(x).variance
+    with bedl.use_rules({torch.relu: lambda x: Moments(x.loc, x.variance * 9)}), ThreadPoolExecutor(1) as pool:
+        assert torch.relu(x).variance.item() == 9
+        assert torch.equal(pool.submit(lambda: torch.relu(x).variance).result(), before)
+
+
+def test_register_rule(monkeypatch):
+    monkeypatch.setattr("bedl.moments._RULES", dict(bedl.moments._RULES))
+    bedl.register_rule(F.softsign, bedl.rules.quadrature(F.softsign, 64))
+    y = F.softsign(Moments(torch.tensor([0.3]), 1e-4))
+    slope = 1 / 1.3**2
+    assert y.variance.item() == pytest.approx(1e-4 * slope**2, rel=1e-3)
+    with pytest.raises(TypeError, match="callables"):
+        bedl.register_rule("softsign", 3)
+
+
+# -- in-place operations ---------------------------------------------------------------------------
+@pytest.mark.parametrize("inplace, plain", [
+    (lambda x: x.relu_(), torch.relu), (lambda x: F.relu(x, inplace=True), torch.relu),
+    (lambda x: F.relu_(x), torch.relu), (lambda x: torch.relu_(x), torch.relu), (lambda x: x.add_(2), lambda x: x + 2),
+    (lambda x: x.mul_(3.0), lambda x: x * 3), (lambda x: nn.ELU(inplace=True)(x), F.elu),
+    (lambda x: x.sub_(torch.ones(2)), lambda x: x - 1), (lambda x: x.div_(2), lambda x: x / 2),
+    (lambda x: x.clamp_(0, 1), lambda x: x.clamp(0, 1)), (lambda x: nn.Dropout(0.5, inplace=True)(x), F.dropout),
+])  # fmt: skip
+def test_in_place_changes_the_object(inplace, plain):
+    x, y = Moments(torch.ones(2), 1.0), Moments(torch.ones(2), 1.0)
+    expected = plain(y)
+    assert inplace(x) is x
+    assert torch.equal(x.loc, expected.loc)
+    assert torch.equal(x.variance, expected.variance)
+
+
+def test_augmented_assignment():
+    x = y = Moments(torch.ones(2), 1.0)
+    x += 1
+    x *= 2
+    x -= Moments(torch.ones(2), 1.0)
+    assert x is y
+    assert (y.loc[0].item(), y.variance[0].item()) == (3.0, 5.0)
+    t = torch.zeros(2)
+    t += y
+    assert isinstance(t, Moments)
+
+
+def test_in_place_keeps_gradients():
+    loc = torch.tensor([0.5, -0.5], requires_grad=True)
+    x = Moments(loc, 1.0) * 2
+    x += 1
+    x.relu_()
+    x.loc.sum().backward()
+    assert (loc.grad > 0).all()
