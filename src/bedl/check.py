@@ -114,7 +114,7 @@ class _Listener:
         try:
             if rule is not None:
                 try:
-                    result = moments.apply_rule(rule, args, kwargs)
+                    result = moments.apply_rule(func, rule, args, kwargs)
                     self._note(path, func, approximation(rule) or "exact", True)
                     return result
                 except UnsupportedOperationError as error:  # a rule may refuse some arguments

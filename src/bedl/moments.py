@@ -8,12 +8,14 @@ moments of the result. This file knows no rule; `bedl.rules` holds the table.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -236,14 +238,25 @@ def dispatch(func: Callable, args: tuple, kwargs: dict) -> Any:
         return _scope.listener(func, rule, args, kwargs)
     if rule is None:
         raise refusal(func)
-    return apply_rule(rule, args, kwargs)
+    return apply_rule(func, rule, args, kwargs)
 
 
-def apply_rule(rule: Rule, args: tuple, kwargs: dict) -> Any:
-    if not kwargs.get("inplace"):
-        return rule(*args, **{k: v for k, v in kwargs.items() if k != "inplace"})
-    kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
-    return args[0].assign_(rule(*args, **kwargs))
+# Where `inplace` stands among the positional arguments of the functions that take it.
+_INPLACE_AT = {
+    func: list(inspect.signature(func).parameters).index("inplace")
+    for func in vars(F).values()
+    if inspect.isfunction(func) and "inplace" in inspect.signature(func).parameters
+}
+
+
+def apply_rule(func: Callable, rule: Rule, args: tuple, kwargs: dict) -> Any:
+    """Call the rule without `inplace`, which is the same for all and done here."""
+    at = _INPLACE_AT.get(func)
+    inplace = kwargs.get("inplace", False)
+    if at is not None and len(args) > at:
+        inplace, args = args[at], args[:at] + args[at + 1 :]
+    result = rule(*args, **{name: value for name, value in kwargs.items() if name != "inplace"})
+    return args[0].assign_(result) if inplace else result
 
 
 def refusal(func: Callable, why: str = "") -> UnsupportedOperationError:

@@ -7,14 +7,15 @@ tail moments of z ~ N(0, 1) beyond x are
     T2(x) = E[(z − x)₊²] = φ(x) q2(x),   q2 = (1 + x²) R − x
 
 Written with erfc they cancel: in float32 T2 has lost all digits at x = 5. A rational fit of q2, which is smooth
-and positive, gives all three without cancellation: q1 = (1 − x q2)/(1 + x²), R = (x + q2)/(1 + x²), and
-R'' = q2, so differences of R (which ELU needs) come from the same coefficients.
+and positive, gives all three without cancellation: q1 = (1 − x q2)/(1 + x²), R = (x + q2)/(1 + x²); and as R' = −q1,
+R'' = q2, small differences of R (which ELU needs) are integrals of it.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,9 +30,7 @@ class _Fit:
 
     def __init__(self, start: float, shift: float, coefficients: tuple[float, ...]):
         self.shift, self.unit = shift, start + shift
-        self.q2 = tuple(c / self.unit**3 for c in coefficients)
-        # R integrates q2 twice: R = (1/unit) Σ r_i τ^(i+1).
-        self.mills = tuple(c / ((i + 1) * (i + 2)) for i, c in enumerate(coefficients))
+        self.coefficients = tuple(c / self.unit**3 for c in coefficients)
 
 
 # fmt: off
@@ -76,11 +75,13 @@ _WIDER_64 = _Fit(  # relative error 8.3e-13
 # fmt: on
 
 
-def _horner(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
-    value = torch.full_like(t, coefficients[-1])
-    for c in coefficients[-2::-1]:
-        value = value * t + c
-    return value
+def _q2(x: Tensor, single: _Fit, double: _Fit) -> Tensor:
+    fit = double if x.dtype == torch.float64 else single
+    tau = fit.unit / (x + fit.shift)
+    value = torch.full_like(tau, fit.coefficients[-1])
+    for c in fit.coefficients[-2::-1]:
+        value = value * tau + c
+    return value * (tau * tau * tau)
 
 
 def std(variance: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ def std(variance: Tensor) -> Tensor:
 def standardize(loc: Tensor, sigma: Tensor) -> Tensor:
     """loc/sigma clipped to ±FAR, and 0 where both are 0; NaN stays NaN. shapes: (*), (*) -> (*)
 
-    Clipped before the division: its slope in sigma, ratio/sigma, then stays finite for any sigma, and so does 0 times it.
+    Clipped before the division: its slope in sigma, ratio/sigma, then stays finite, and 0 times it is 0.
     """
     positive = sigma > 0
     far = FAR * sigma.detach()
@@ -116,39 +117,34 @@ def normal_cdf(x: Tensor) -> Tensor:
 
 def tail_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """φ(x), Q(x), T1(x) = E[(z − x)₊] and T2(x) = E[(z − x)₊²] for x ≥ 0. shape: (*) -> 4 × (*)"""
-    fit = _HALF_LINE_64 if x.dtype == torch.float64 else _HALF_LINE_32
-    tau = fit.unit / (x + fit.shift)
-    pdf = normal_pdf(x)
-    q2 = _horner(fit.q2, tau) * (tau * tau * tau)
+    pdf, q2 = normal_pdf(x), _q2(x, _HALF_LINE_32, _HALF_LINE_64)
     scaled = pdf / (1 + x * x)
     return pdf, scaled * (x + q2), scaled * (1 - x * q2), pdf * q2
 
 
 def mills(x: Tensor) -> Tensor:
     """R(x) = Q(x)/φ(x) for x ≥ −1. shape: (*) -> (*)"""
-    fit = _WIDER_64 if x.dtype == torch.float64 else _WIDER_32
-    tau = fit.unit / (x + fit.shift)
-    return _horner(fit.mills, tau) * (tau / fit.unit)
+    return (x + _q2(x, _WIDER_32, _WIDER_64)) / (1 + x * x)
 
 
-def mills_drop(x: Tensor, step: Tensor) -> Tensor:
-    """R(x) − R(x + step) ≥ 0 for step ≥ 0, x ≥ −1, by a divided difference: no cancellation. shapes: (*), (*) -> (*)"""
-    fit = _WIDER_64 if x.dtype == torch.float64 else _WIDER_32
-    t0, t1 = fit.unit / (x + fit.shift), fit.unit / (x + step + fit.shift)
-    value, slope = torch.full_like(t0, fit.mills[-1]), torch.zeros_like(t0)
-    for c in (*fit.mills[-2::-1], 0.0):
-        slope = slope * t1 + value
-        value = value * t0 + c
-    return step * t0 * t1 * slope / fit.unit**2
+def _unit_steps() -> tuple[list[float], list[list[float]], list[float]]:
+    """Nodes u on [0, 2], six to each half; weights of the integrals over each half; and of the hat function."""
+    x, w = np.polynomial.legendre.leggauss(6)
+    u, w = np.concatenate([(x + 1) / 2, (x + 3) / 2]), np.concatenate([w, w]) / 2
+    halves = np.stack([w * (u < 1), w * (u > 1)], -1)
+    return u.tolist(), halves.tolist(), (w * np.minimum(u, 2 - u)).tolist()
 
 
-def mills_bend(x: Tensor, step: Tensor) -> Tensor:
-    """R(x) − 2R(x + step) + R(x + 2 step) ≥ 0 for step ≥ 0, x ≥ −1, without cancellation. shapes: (*), (*) -> (*)"""
-    fit = _WIDER_64 if x.dtype == torch.float64 else _WIDER_32
-    t0, t1, t2 = (fit.unit / (x + i * step + fit.shift) for i in range(3))
-    value, slope, bend = torch.full_like(t0, fit.mills[-1]), torch.zeros_like(t0), torch.zeros_like(t0)
-    for c in (*fit.mills[-2::-1], 0.0):
-        bend = bend * t2 + slope
-        slope = slope * t1 + value
-        value = value * t0 + c
-    return 2 * step * step * t0 * t1 * t2 * (slope + t2 * bend) / fit.unit**3
+_UNIT_STEPS = _unit_steps()
+
+
+def mills_differences(x: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """R(x) − R(x + h), R(x + h) − R(x + 2h) and their difference, all ≥ 0, for 0 ≤ h = step ≤ ½ and x ≥ −1.
+
+    As the integrals h∫q1(x + uh)du and h²∫hat(u) q2(x + uh)du, in which nothing cancels. shapes: (*), (*) -> 3 × (*)
+    """
+    u, halves, hat = (torch.tensor(t, dtype=x.dtype, device=x.device) for t in _UNIT_STEPS)
+    z = x.unsqueeze(-1) + step.unsqueeze(-1) * u  # (*, nodes)
+    q2 = _q2(z, _WIDER_32, _WIDER_64)
+    drop, next_drop = (((1 - z * q2) / (1 + z * z)) @ halves).unbind(-1)
+    return step * drop, step * next_drop, step * step * (q2 @ hat)

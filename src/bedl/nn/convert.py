@@ -111,16 +111,16 @@ def deterministic(module: nn.Module) -> nn.Module:
     for layer in list(result.modules()):
         if not isinstance(layer, layers.GaussianLayer):
             continue
+        plain_weights: dict[str, nn.Parameter | None] = {}
         for weight in layer.gaussian_parameters:
             mean = layer._parameters.pop(f"{weight}_mean", None)
             layer._parameters.pop(f"{weight}_logvar", None)
-            layer._parameters[weight] = None if mean is None else shared.setdefault(id(mean), mean)
+            plain_weights[weight] = None if mean is None else shared.setdefault(id(mean), mean)
+        layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
         for attribute in ("init", "init_logvar", "is_sampling"):
             layer.__dict__.pop(attribute, None)
         plain: type = layer.plain_class()
         layer.__class__ = plain
-        if "bias" in layer._parameters:  # torch's own order of parameters
-            layer._parameters["bias"] = layer._parameters.pop("bias")
     return result
 
 

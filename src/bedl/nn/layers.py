@@ -49,26 +49,24 @@ class GaussianLayer(nn.Module):
     def split_weights(self) -> None:
         """Replace each plain weight by its pair: the weight as mean, and log-variances at `init_logvar`."""
         for name in self.gaussian_parameters:
-            weight = self._parameters.pop(name)
+            weight = self._parameters[name]
             if weight is not None:
+                del self._parameters[name]
                 self.register_parameter(f"{name}_mean", nn.Parameter(weight.detach(), weight.requires_grad))
                 logvar = torch.full_like(weight, self.init_logvar, requires_grad=False)
                 self.register_parameter(f"{name}_logvar", nn.Parameter(logvar, weight.requires_grad))
 
-    def gaussian(self, name: str) -> Moments | None:
+    def gaussian(self, name: str) -> Any:
         """The pair behind one of `gaussian_parameters`, as Moments; None if the layer has no such weight."""
         mean, logvar = self._parameters.get(f"{name}_mean"), self._parameters.get(f"{name}_logvar")
-        if mean is None or logvar is None:
-            return None
-        return Moments(mean, logvar.to(variance_dtype(logvar.dtype)).exp())
+        if mean is not None and logvar is not None:
+            return Moments(mean, logvar.to(variance_dtype(logvar.dtype)).exp())
+        # While torch's constructor runs, there is no pair yet but the plain weight, and before it nothing at all.
+        if name in self._parameters:
+            return self._parameters[name]
+        raise AttributeError(name)
 
-    def _weight(self) -> Moments:
-        pair = self.gaussian("weight")
-        if pair is None:
-            raise AttributeError("weight")
-        return pair
-
-    weight: Any = property(lambda self: self._weight())
+    weight: Any = property(lambda self: self.gaussian("weight"))
 
     def fan_in(self) -> float:
         """How many weights add up in one output."""
@@ -117,7 +115,7 @@ class GaussianLayer(nn.Module):
         """The torch layer with one draw of the weights; it shares everything else with this one."""
         layer = self.plain_class().__new__(self.plain_class())
         layer.__dict__.update(self.__dict__)
-        pairs = {name: self.gaussian(name) for name in self.gaussian_parameters}
+        pairs = {name: getattr(self, name) for name in self.gaussian_parameters}
         split = {f"{name}_{part}" for name in pairs for part in ("mean", "logvar")}
         layer.__dict__["_parameters"] = {
             **{name: p for name, p in self._parameters.items() if name not in split},
@@ -187,12 +185,14 @@ class GaussianEmbedding(GaussianLayer, nn.Embedding):
     def total_second_moment(self) -> float:
         return 1.0
 
-    def _weight(self) -> Moments:
-        pair = super()._weight()
-        if self.padding_idx is None:
+    def _without_padding(self) -> Any:
+        pair = self.gaussian("weight")
+        if not isinstance(pair, Moments) or self.padding_idx is None:
             return pair
         keep = torch.arange(pair.shape[0], device=pair.device).ne(self.padding_idx).unsqueeze(-1)
         return Moments(pair.loc * keep, pair.variance * keep)
+
+    weight: Any = property(_without_padding)
 
 
 class GaussianBilinear(GaussianLayer, nn.Bilinear):

@@ -137,7 +137,9 @@ def _install() -> None:
     for movers, make in ((MOVES, shape.moves), (MOVES_LIKE, shape.moves_like)):
         for name in movers:
             for func, inplace in _homes(name):
-                register_rule(func, _in_place(make(func), func) if inplace else make(func))
+                # torch.compile cannot see into the method, which calls super().
+                mover = make(torch.unflatten if func is torch.Tensor.unflatten else func)
+                register_rule(func, _in_place(mover, func) if inplace else mover)
 
 
 _install()

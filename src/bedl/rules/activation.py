@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,8 +19,7 @@ from bedl.rules._marks import elementwise
 from bedl.special import (
     FAR,
     mills,
-    mills_bend,
-    mills_drop,
+    mills_differences,
     normal_cdf,
     normal_pdf,
     standardize,
@@ -112,40 +112,35 @@ def prelu(input: Moments, weight: Tensor) -> Moments:
     return leaky_relu(input, weight)
 
 
-def _elu(m: Tensor, v: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
+def _elu_forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """x₊ − α·y with y = (1 − eˣ)₊: M = M₊ − αB, V = V₊ + α²V_y + 2αM₊B, all terms non-negative.
 
-    With A_n = E[e^{nx}; x < 0] = φ(r)·R(r + nσ): B = A0 − A1 and V_y = A0 − 2A1 + A2 − B². They cancel for small σ,
-    so: (i) r ≥ −1: by differences of R; (ii) r < −1 and σ < ½: as corrections to the log-normal; (iii) r < −1 and
-    σ ≥ ½: directly, through Var[e^{min(x, 0)}].
+    With A_n = E[e^{nx}; x < 0]: B = A0 − A1 and V_y = A0 − 2A1 + A2 − B². For σ ≥ ½ they are computed so, or through
+    Var[e^{min(x, 0)}] where A0 is near 1. For small σ they would cancel: then from differences of the Mills ratio,
+    since A_n = φ(r)·R(r + nσ), or as corrections to the log-normal law where r < −1.
     """
     sigma = std(v)
     r = standardize(m, sigma)
-    pdf = normal_pdf(r)
+    pdf, upper, lower = normal_pdf(r), normal_cdf(r), normal_cdf(-r)
     above, variance_above = rectified(m, v)
-    # (i)
-    r_up = r.clamp_min(-1.0)
-    mean_i = pdf * mills_drop(r_up, sigma)
-    variance_i = pdf * mills_bend(r_up, sigma) - mean_i * mean_i
-    # (ii) with the other cases' values clipped into its domain, so that no branch makes inf·0
-    x = (-r).clamp_min(1.0)
-    s, w = sigma.clamp_max(0.5), v.clamp_max(0.25)
-    m_down = m.clamp_max(0.0)
-    log_normal = -torch.expm1((m_down + 0.5 * w).clamp_max(0.0))
-    drop = pdf * mills_drop(x - s, s)
-    mean_ii = log_normal + drop
-    variance_ii = (
-        torch.exp(2 * m_down + w) * torch.expm1(w) - pdf * mills_bend(x - 2 * s, s) - drop * (drop + 2 * log_normal)
-    )
-    # (iii)
-    upper = pdf * mills(x)
-    first, second = _negative_exponential(m, v, sigma, r, pdf, 1), _negative_exponential(m, v, sigma, r, pdf, 2)
-    mean_iii = 1 - upper - first
-    variance_iii = second + upper - (first + upper).square()
-
     near, small = r >= -1.0, sigma < 0.5
-    mean = torch.where(near, mean_i, torch.where(small, mean_ii, mean_iii))
-    variance = torch.where(near, variance_i, torch.where(small, variance_ii, variance_iii))
+    # σ ≥ ½
+    first, second = (_negative_exponential(m, v, sigma, r, pdf, n) for n in (1, 2))
+    mean_wide = lower - first
+    variance_wide = torch.where(
+        near, lower - 2 * first + second - mean_wide.square(), second + upper - (first + upper).square()
+    )
+    # σ < ½, each case with the others' values clipped into its domain, so that no branch makes inf·0
+    s, w, m_down = sigma.clamp_max(0.5), v.clamp_max(0.25), m.clamp_max(0.0)
+    start = torch.where(near, r, (-r).clamp_min(1.0) - 2 * s)
+    drop, next_drop, bend = (pdf * t for t in mills_differences(start, s))
+    log_normal = -torch.expm1((m_down + 0.5 * w).clamp_max(0.0))
+    mean_small = torch.where(near, drop, log_normal + next_drop)
+    below = torch.exp(2 * m_down + w) * torch.expm1(w) - bend - next_drop * (next_drop + 2 * log_normal)
+    variance_small = torch.where(near, bend - drop * drop, below)
+
+    mean = torch.where(small, mean_small, mean_wide)
+    variance = torch.where(small, variance_small, variance_wide)
     return above - alpha * mean, variance_above + alpha * alpha * variance + 2 * alpha * above * mean
 
 
@@ -156,6 +151,45 @@ def _negative_exponential(m: Tensor, v: Tensor, sigma: Tensor, r: Tensor, pdf: T
     high = pdf * mills(shifted.clamp_min(-1.0))
     low = torch.exp(torch.where(far, n * m + 0.5 * n * n * v, -1.0)) * normal_cdf(-shifted.clamp(-FAR, -1.0))
     return torch.where(far, low, high)
+
+
+class _Elu(torch.autograd.Function):
+    """Moments of ELU. The recurrences of the forward would make a long backward; the derivatives are short:
+
+    dM/dm = E g' = Φ(r) + αA1               dM/dv = ½E g'' = ½(αA1 + (1 − α)φ/σ)
+    dV/dm = 2(M₊ + α²(A2 − A1) − M·dM/dm)   dV/dv = Φ(r) + α²(2A2 − A1) − 2M·dM/dv
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+        return _elu_forward(m, v, alpha)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.alpha = inputs[2]
+        ctx.save_for_backward(inputs[0], inputs[1], output[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None]:
+        m, v, mean = ctx.saved_tensors
+        alpha = ctx.alpha
+        sigma = std(v)
+        r = standardize(m, sigma)
+        pdf, probability = normal_pdf(r), normal_cdf(r)
+        density = torch.where(v > 0, pdf / torch.where(v > 0, sigma, 1.0), 0.0)
+        first, second = (_negative_exponential(m, v, sigma, r, pdf, n) for n in (1, 2))
+        mean_m = probability + alpha * first
+        mean_v = 0.5 * (alpha * first + (1 - alpha) * density)
+        variance_m = 2 * (rectified(m, v)[0] + alpha * alpha * (second - first) - mean * mean_m)
+        variance_v = probability + alpha * alpha * (2 * second - first) - 2 * mean * mean_v
+        return grad_mean * mean_m + grad_variance * variance_m, grad_mean * mean_v + grad_variance * variance_v, None
+
+
+def _elu(m: Tensor, v: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
+    mean, variance = _Elu.apply(m, v, alpha)
+    return mean, variance
 
 
 elu = elementwise(F.elu)(_elu)
@@ -219,14 +253,7 @@ def power(input: Moments, exponent: Any) -> Moments:
     raise refusal(torch.pow, f"only the powers 1, 2 and 3 of Moments are defined, not {exponent!r}")
 
 
-_LEGENDRE_12 = (
-    (0.12523340851146891, 0.24914704581340278),
-    (0.36783149899818019, 0.23349253653835481),
-    (0.58731795428661745, 0.20316742672306592),
-    (0.76990267419430469, 0.16007832854334622),
-    (0.90411725637047486, 0.10693932599531843),
-    (0.98156063424671925, 0.04717533638651183),
-)  # positive nodes and weights on [−1, 1]
+_LEGENDRE = tuple(t.tolist() for t in np.polynomial.legendre.leggauss(12))  # nodes and weights on [−1, 1]
 
 
 def _clipped(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
@@ -246,12 +273,11 @@ def _clipped(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Ten
     # wide
     sigma = torch.where(narrow, 0.5 * width, std(v))
     top = normal_cdf((height - width) / sigma)
-    one, two = width * top, width * width * top
-    for node, weight in _LEGENDRE_12:
-        for u in (-node, node):
-            x = 0.5 * width * (1 + u)  # over the nearer end
-            mass = 0.5 * width * weight * normal_pdf((x - height) / sigma) / sigma
-            one, two = one + mass * x, two + mass * x * x
+    u, weight = (torch.tensor(t, dtype=m.dtype, device=m.device) for t in _LEGENDRE)
+    x = 0.5 * width * (1 + u)  # over the nearer end
+    density = normal_pdf((x - height.unsqueeze(-1)) / sigma.unsqueeze(-1)) / sigma.unsqueeze(-1)  # (*, nodes)
+    inner = density @ (0.5 * width * weight.unsqueeze(-1) * torch.stack([x, x * x], -1))
+    one, two = width * top + inner[..., 0], width * width * top + inner[..., 1]
     above = torch.where(narrow, first - second, one)
     mean = torch.where(mirrored, high - above, low + above)
     # Between the ends and narrow, the mean hardly moves: what is cut off below and above, added to m, keeps its digits.

@@ -9,7 +9,6 @@ nodes inside.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,50 +23,59 @@ from bedl.rules.activation import rectified
 from bedl.special import normal_cdf, normal_pdf, standardize, std
 
 Function = Callable[[Tensor], Tensor]
-_NODES = 28
 _SWITCH = 1.25  # the σ from which the asymptote is split off
 _REACH = 18.0  # where e^{−|x|} has fallen to 1.5e-8
 _FAR = 7.0  # standard deviations that a piecewise rule spans
 
+# Nodes and weights are plain numbers, made when a rule is made: torch.compile takes them as constants.
+NodesAndWeights = tuple[list[float], list[float]]
 
-@functools.cache
-def _hermite(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of E[g(z)], z ~ N(0, 1)."""
+
+def _hermite(nodes: int) -> NodesAndWeights:
+    """E[g(z)], z ~ N(0, 1)."""
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
-    return z, w / w.sum()
+    return z.tolist(), (w / w.sum()).tolist()
 
 
-@functools.cache
-def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of ∫g(u)du over [−1, 1]."""
-    return np.polynomial.legendre.leggauss(nodes)
+def _legendre(nodes: int) -> NodesAndWeights:
+    """∫g(u)du over [−1, 1]."""
+    u, w = np.polynomial.legendre.leggauss(nodes)
+    return u.tolist(), w.tolist()
 
 
-def _tensors(arrays: tuple[np.ndarray, ...], like: Tensor) -> list[Tensor]:
-    return [torch.tensor(a.tolist(), dtype=like.dtype, device=like.device) for a in arrays]
+def _two_sided(nodes: int) -> NodesAndWeights:
+    """∫g(x)dx over [−REACH, REACH], split at 0, where the asymptotes have their kink or step."""
+    u, w = (_REACH / 2 * t for t in np.polynomial.legendre.leggauss(nodes))
+    return np.concatenate([u - _REACH / 2, u + _REACH / 2]).tolist(), np.concatenate([w, w]).tolist()
 
 
-def expectation(function: Function, m: Tensor, v: Tensor, nodes: int = _NODES, kinks: Sequence[float] = ()
-                ) -> tuple[Tensor, Tensor]:  # fmt: skip
+_SMOOTH, _REMAINDER = _hermite(28), _two_sided(24)
+
+
+def _tensors(rule: NodesAndWeights, like: Tensor) -> tuple[Tensor, Tensor]:
+    nodes, weights = (torch.tensor(t, dtype=like.dtype, device=like.device) for t in rule)
+    return nodes, weights
+
+
+def expectation(
+    function: Function, m: Tensor, v: Tensor, rule: NodesAndWeights = _SMOOTH, kinks: Sequence[float] = ()
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of function(x), x ~ N(m, v). shapes: (*), (*) -> (*), (*)
 
-    Gauss–Hermite for a smooth function, Gauss–Legendre between its kinks otherwise. Written as a deviation from
-    function(m), so that small variances keep their digits; the variance is a sum of squares.
+    By a Gauss–Hermite rule for a smooth function, or a Gauss–Legendre rule on each piece between kinks. Written as a
+    deviation from function(m), so that small variances keep their digits; the variance is a sum of squares.
     """
     sigma = std(v)
-    if kinks:
-        z, w = _pieces(m, sigma, nodes, kinks)
-    else:
-        z, w = _tensors(_hermite(nodes), m)
+    z, w = _pieces(m, sigma, rule, kinks) if kinks else _tensors(rule, m)
     centre = function(m).unsqueeze(-1)
     deviation = function(m.unsqueeze(-1) + sigma.unsqueeze(-1) * z) - centre
     shift = (deviation * w).sum(-1, keepdim=True)
     return (centre + shift).squeeze(-1), ((deviation - shift).square() * w).sum(-1)
 
 
-def _pieces(m: Tensor, sigma: Tensor, nodes: int, kinks: Sequence[float]) -> tuple[Tensor, Tensor]:
+def _pieces(m: Tensor, sigma: Tensor, rule: NodesAndWeights, kinks: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Nodes and weights of a rule that is split at the kinks. shapes: (*), (*) -> 2 × (*, pieces·nodes)"""
-    u, w = _tensors(_legendre(nodes), m)
+    u, w = _tensors(rule, m)
     borders = [standardize(k - m, sigma).clamp(-_FAR, _FAR) for k in sorted(kinks)]
     edges = torch.stack([torch.full_like(m, -_FAR), *borders, torch.full_like(m, _FAR)], -1)
     half = edges.diff(dim=-1).unsqueeze(-1) / 2
@@ -89,10 +97,12 @@ def quadrature(function: Function, nodes: int = 32, kinks: Sequence[float] = ())
         tensor([0.7264])
     """
 
-    @approximate(f"Gauss–{'Legendre' if kinks else 'Hermite'} quadrature, {nodes} nodes")
+    family, points = ("Legendre", _legendre(nodes)) if kinks else ("Hermite", _hermite(nodes))
+
+    @approximate(f"Gauss–{family} quadrature, {nodes} nodes")
     @elementwise(function)
     def rule(m: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return expectation(lambda x: function(x, *args, **kwargs), m, v, nodes, kinks)
+        return expectation(lambda x: function(x, *args, **kwargs), m, v, points, kinks)
 
     return rule
 
@@ -109,8 +119,7 @@ def _split(
     mean_narrow, variance_narrow = expectation(function, m, torch.where(wide, 0.0, v))
     v_wide = torch.where(wide, v, _SWITCH * _SWITCH)
     sigma = v_wide.sqrt()
-    nodes, weights = (_REACH / 2 * t for t in _legendre(24))
-    x, w = _tensors((np.concatenate([nodes - _REACH / 2, nodes + _REACH / 2]), np.concatenate([weights] * 2)), m)
+    x, w = _tensors(_REMAINDER, m)
     base = asymptote(x)
     remainder = function(x) - base
     integrands = torch.stack([remainder, base * remainder, remainder.square()], -1) * w.unsqueeze(-1)  # (nodes, 3)
@@ -132,7 +141,10 @@ def _step(x: Tensor) -> Tensor:
 
 _SPLIT = "quadrature, relative error ≤ 1e-4"
 hardswish = quadrature(F.hardswish, nodes=20, kinks=(-3.0, 3.0))
-_like_relu = functools.partial(_split, asymptote=torch.relu, asymptote_moments=rectified)
+
+
+def _like_relu(function: Function, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return _split(function, torch.relu, rectified, m, v)
 
 
 @approximate(_SPLIT)
@@ -157,19 +169,19 @@ def tanh(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 @approximate(_SPLIT)
 @elementwise(F.silu)
 def silu(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return _like_relu(F.silu, m=m, v=v)
+    return _like_relu(F.silu, m, v)
 
 
 @approximate(_SPLIT)
 @elementwise(F.mish)
 def mish(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return _like_relu(F.mish, m=m, v=v)
+    return _like_relu(F.mish, m, v)
 
 
 @approximate(_SPLIT)
 @elementwise(F.gelu)
 def gelu(m: Tensor, v: Tensor, approximate: str = "none") -> tuple[Tensor, Tensor]:
-    return _like_relu(lambda x: F.gelu(x, approximate=approximate), m=m, v=v)
+    return _like_relu(lambda x: F.gelu(x, approximate=approximate), m, v)
 
 
 @approximate(_SPLIT)
@@ -178,12 +190,12 @@ def softplus(m: Tensor, v: Tensor, beta: float = 1.0, threshold: float = 20.0) -
     def unit(x: Tensor) -> Tensor:
         return F.softplus(x, threshold=threshold)
 
-    mean, variance = _like_relu(unit, m=beta * m, v=beta * beta * v)
+    mean, variance = _like_relu(unit, beta * m, beta * beta * v)
     return mean / beta, variance / (beta * beta)
 
 
 @approximate(_SPLIT)
 @elementwise(F.logsigmoid)
 def logsigmoid(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    mean, variance = _like_relu(F.softplus, m=-m, v=v)
+    mean, variance = _like_relu(F.softplus, -m, v)
     return -mean, variance

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -83,18 +82,19 @@ def _adaptive_lengths(length: int, outputs: int) -> list[int]:
 
 
 # -- maxima ----------------------------------------------------------------------------------------
-_NODES = 24
 _REACH = 4.5  # standard deviations at which a distribution function counts as 0 or 1
 
 
-@functools.cache
-def _legendre() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _legendre() -> tuple[list, list, list]:
     """Gauss–Legendre nodes and weights on [0, 1], and the matrix of integrals from 0 to each node."""
-    x, w = np.polynomial.legendre.leggauss(_NODES)
-    basis = np.polynomial.legendre.legvander(x, _NODES - 1)
-    antiderivative = [np.polynomial.legendre.legint(row, lbnd=-1) for row in np.eye(_NODES)]
+    x, w = np.polynomial.legendre.leggauss(24)
+    basis = np.polynomial.legendre.legvander(x, 23)
+    antiderivative = [np.polynomial.legendre.legint(row, lbnd=-1) for row in np.eye(24)]
     integrals = np.stack([np.polynomial.legendre.legval(x, c) for c in antiderivative], 1)
-    return (x + 1) / 2, w / 2, integrals @ np.linalg.inv(basis) / 2
+    return ((x + 1) / 2).tolist(), (w / 2).tolist(), (integrals @ np.linalg.inv(basis) / 2).tolist()
+
+
+_LEGENDRE = _legendre()
 
 
 def maximum_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ def maximum_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         width = (m + _REACH * sigma).amax(-1, keepdim=True) - low
         unit = 8 * sigma.gather(-1, first) + 1e-3 * width
         unit = torch.where(unit > 0, unit, 1.0)
-        u, w, integrals = (torch.as_tensor(t, dtype=m.dtype, device=m.device) for t in _legendre())
+        u, w, integrals = (torch.tensor(t, dtype=m.dtype, device=m.device) for t in _LEGENDRE)
         scale = torch.log1p(width / unit)
         grown = torch.expm1(u * scale)
         t = low + unit * grown  # (*, nodes)

@@ -108,7 +108,7 @@ def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.
 
 def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Moments:
     dims = _reduced_dims(input, dim)
-    count = math.prod(input.shape[d] for d in dims)
+    count = math.prod([input.shape[d] for d in dims])  # a list: torch.compile does not take a generator here
     loc = input.loc.mean(dims, keepdim=keepdim, dtype=dtype) if dims else input.loc.clone()
     variance = input.variance.mean(dims, keepdim=keepdim) / count if dims else input.variance.clone()
     return Moments(loc, variance)

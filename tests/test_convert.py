@@ -1,0 +1,165 @@
+"""bayesianize and deterministic."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import bedl
+from bedl.nn import GaussianLayer, GaussianMultiheadAttention
+
+
+class Net(nn.Module):
+    """Shared module, shared parameter, a subclass of Linear, batch norm."""
+
+    class Scaled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.shared = nn.Linear(4, 4)
+        self.again = self.shared
+        self.tied = nn.Linear(4, 4, bias=False)
+        self.tied.weight = self.first.weight
+        self.scaled = Net.Scaled(4, 2)
+
+    def forward(self, x):
+        return self.scaled(self.tied(self.again(self.shared(self.norm(self.first(x)).relu()).relu())))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def test_the_original_is_untouched(net):
+    before = copy.deepcopy(net.state_dict())
+    bayesian = bedl.bayesianize(net)
+    assert type(net.first) is nn.Linear
+    assert isinstance(bayesian.first, bedl.GaussianLinear)
+    with torch.no_grad():
+        bayesian.first.weight_mean.add_(1)
+    for name, value in before.items():
+        assert torch.equal(value, net.state_dict()[name])
+
+
+def test_exact_types_only(net):
+    bayesian = bedl.bayesianize(net)
+    assert type(bayesian.scaled) is Net.Scaled
+    assert type(bayesian.norm) is nn.BatchNorm1d
+    assert [n for n, _ in bedl.nn.kept_deterministic(bayesian)] == ["norm", "scaled"]
+
+
+def test_means_are_the_trained_weights(net):
+    bayesian = bedl.bayesianize(net, init_logvar=-300.0)
+    x = torch.randn(5, 4)
+    y = bayesian(x)
+    assert torch.equal(y.loc, net(x))
+    assert not y.variance.any()
+    assert torch.equal(bedl.bayesianize(net).first.weight_mean, net.first.weight)
+    assert bedl.bayesianize(net).first.weight_logvar.unique().tolist() == [-9.0]
+    assert not torch.equal(bedl.bayesianize(net, keep_means=False).first.weight_mean, net.first.weight)
+
+
+def test_shared_modules_and_shared_weights_stay_shared(net):
+    bayesian = bedl.bayesianize(net)
+    assert bayesian.shared is bayesian.again
+    assert bayesian.first.weight_mean is bayesian.tied.weight_mean
+    assert bayesian.first.weight_logvar is bayesian.tied.weight_logvar
+    back = bedl.deterministic(bayesian)
+    assert back.first.weight is back.tied.weight
+    assert back.shared is back.again
+
+
+@pytest.mark.parametrize("include, exclude, converted", [
+    (None, None, {"first", "shared", "tied"}),
+    (None, "first", {"shared", "tied"}),
+    ("shared", None, {"shared"}),
+    (["sha*", "tied"], None, {"shared", "tied"}),
+    (nn.Linear, "t*", {"first", "shared"}),
+    (None, nn.Linear, set()),
+    (lambda name, module: module.bias is None, None, {"tied"}),
+    ([nn.Conv2d, lambda name, module: name == "first"], None, {"first"}),
+])  # fmt: skip
+def test_include_and_exclude(net, include, exclude, converted):
+    bayesian = bedl.bayesianize(net, include=include, exclude=exclude)
+    assert {n for n, m in bayesian.named_modules() if isinstance(m, GaussianLayer)} == converted
+
+
+def test_a_name_chooses_everything_below_it():
+    net = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
+    bayesian = bedl.bayesianize(net, exclude="0")
+    assert [isinstance(m, GaussianLayer) for m in (bayesian[0][0], bayesian[0][1], bayesian[1])] == [False, False, True]
+
+
+def test_wrong_selector(net):
+    with pytest.raises(TypeError, match="names, layer types or functions"):
+        bedl.bayesianize(net, include=3)
+
+
+def test_state_dicts_round_trip(net):
+    bayesian = bedl.bayesianize(net)
+    with torch.no_grad():
+        for parameter in bayesian.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    other = bedl.bayesianize(net)
+    other.load_state_dict(bayesian.state_dict())
+    x = torch.randn(3, 4)
+    assert torch.equal(other(x).variance, bayesian(x).variance)
+    back = bedl.deterministic(bayesian)
+    net.load_state_dict(back.state_dict())
+    assert torch.equal(net(x), back(x))
+    assert [n for n, _ in back.named_parameters()] == [n for n, _ in net.named_parameters()]
+
+
+def test_every_layer_type_goes_there_and_back():
+    torch.manual_seed(0)
+    layers = nn.ModuleList([
+        nn.Linear(3, 2), nn.Conv1d(2, 2, 3), nn.Conv2d(2, 2, 3), nn.Conv3d(1, 1, 2), nn.ConvTranspose1d(2, 2, 3),
+        nn.ConvTranspose2d(2, 2, 3), nn.ConvTranspose3d(1, 1, 2), nn.Embedding(4, 2, padding_idx=1),
+        nn.Bilinear(2, 3, 2),
+        nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2, kdim=3, vdim=5),
+    ])  # fmt: skip
+    bayesian = bedl.bayesianize(layers)
+    assert all(isinstance(m, GaussianLayer) for m in bayesian)
+    assert isinstance(bayesian[9], GaussianMultiheadAttention)
+    assert isinstance(bayesian[9].out_proj, bedl.GaussianLinear)
+    back = bedl.deterministic(bayesian)
+    assert [type(m) for m in back] == [type(m) for m in layers]
+    assert list(back.state_dict()) == list(layers.state_dict())
+    for name, value in layers.state_dict().items():
+        assert torch.equal(value, back.state_dict()[name])
+    assert repr(back).replace("NonDynamicallyQuantizable", "") == repr(layers).replace("NonDynamicallyQuantizable", "")
+
+
+def test_root_layer_hooks_mode_and_frozen_weights():
+    layer = nn.Linear(3, 2).eval().requires_grad_(False).double()
+    calls = []
+    layer.register_forward_hook(lambda *args: calls.append(1))
+    bayesian = bedl.bayesianize(layer)
+    bayesian(torch.ones(1, 3, dtype=torch.float64))
+    assert calls
+    assert not bayesian.training
+    assert bayesian.weight_logvar.dtype is torch.float64
+    assert not any(p.requires_grad for p in bayesian.parameters())
+
+
+@pytest.mark.parametrize("derive", [torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.spectral_norm])
+def test_computed_weights_are_not_converted_silently(derive):
+    net = nn.Sequential(derive(nn.Linear(3, 2)))
+    if type(net[0]) is nn.Linear:
+        with pytest.raises(bedl.BEDLError, match=r"weight_norm.*exclude='0'"):
+            bedl.bayesianize(net)
+    else:  # a parametrised layer has a class of its own, which is left as it is
+        assert bedl.nn.kept_deterministic(bedl.bayesianize(net))
+
+
+def test_converting_twice_changes_nothing(net):
+    once = bedl.bayesianize(net)
+    twice = bedl.bayesianize(once)
+    assert list(once.state_dict()) == list(twice.state_dict())
