@@ -3,8 +3,9 @@
 from bedl import nn as nn
 from bedl import rules as rules
 from bedl.check import check
+from bedl.dispatch import register_rule, use_rules
 from bedl.errors import BEDLError, UnsupportedOperationError
-from bedl.moments import Moments, register_rule, use_rules
+from bedl.moments import Moments
 from bedl.nn import (
     GaussianBilinear,
     GaussianConv1d,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from bedl import moments
+from bedl import dispatch
 from bedl.errors import BEDLError, UnsupportedOperationError, function_name, module_path
 from bedl.moments import Moments
 from bedl.nn import GaussianLayer, bayesianize, kept_deterministic
@@ -91,14 +91,14 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     net = plain if any(isinstance(m, GaussianLayer) for m in plain.modules()) else bayesianize(plain)
     listener = _Listener()
     failure = ""
-    moments._scope.listener = listener
+    dispatch._scope.listener = listener
     try:
         with torch.no_grad():
             net(*inputs, **kwargs)
     except Exception as error:  # whatever the network raises is a finding here
         failure = f"in module '{module_path_of(error)}': {type(error).__name__}: {error}"
     finally:
-        moments._scope.listener = None
+        dispatch._scope.listener = None
     return Report(tuple(listener.operations), tuple(kept_deterministic(net)), failure)
 
 
@@ -110,11 +110,11 @@ class _Listener:
 
     def __call__(self, func: Callable, rule: Callable | None, args: tuple, kwargs: dict) -> Any:
         path, why = module_path(), "its result for random inputs is not defined here"
-        moments._scope.listener = None  # a rule's own operations are its business
+        dispatch._scope.listener = None  # a rule's own operations are its business
         try:
             if rule is not None:
                 try:
-                    result = moments.apply_rule(func, rule, args, kwargs)
+                    result = dispatch.apply_rule(func, rule, args, kwargs)
                     self._note(path, func, approximation(rule) or "exact", True)
                     return result
                 except UnsupportedOperationError as error:  # a rule may refuse some arguments
@@ -122,7 +122,7 @@ class _Listener:
             self._note(path, func, f"no rule: {why}", False)
             return _as_if_deterministic(func, args, kwargs)
         finally:
-            moments._scope.listener = self
+            dispatch._scope.listener = self
 
     def _note(self, path: str, func: Callable, answer: str, supported: bool) -> None:
         self.operations[Operation(path, function_name(func), answer, supported)] = None

@@ -2,28 +2,22 @@
 
 `Moments(loc, variance)` goes wherever a tensor goes. PyTorch hands every operation on it to
 `Moments.__torch_function__`, which looks up the operation's *rule* and lets that answer with the
-moments of the result. This file knows no rule; `bedl.rules` holds the table.
+moments of the result. This file knows no rule; `bedl.dispatch` finds it, `bedl.rules` holds them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from bedl.errors import UnsupportedOperationError
+from bedl.dispatch import dispatch, refusal
 
-__all__ = ["Moments", "as_moments", "dispatch", "register_rule", "use_rules"]
-
-Rule = Callable[..., Any]
+__all__ = ["Moments", "as_moments", "variance_dtype"]
 
 
 def variance_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -208,103 +202,6 @@ def as_moments(value: Tensor | Moments, like: Moments | None = None) -> Moments:
     if like is not None and not value.is_floating_point():
         value = value.to(like.dtype)
     return Moments(value, torch.zeros_like(value, dtype=variance_dtype(value.dtype)))
-
-
-# -- the table and its door ----------------------------------------------------------------------
-_RULES: dict[Callable, Rule] = {}  # filled by bedl.rules and register_rule
-
-
-class _Scope(threading.local):
-    """Per thread: what `use_rules` lays over the table, and what `bedl.check` listens with."""
-
-    overlay: Mapping[Callable, Rule] = {}
-    listener: Callable | None = None
-
-
-_scope = _Scope()
-
-
-def find_rule(func: Callable) -> Rule | None:
-    overlay = _scope.overlay
-    if func in overlay:
-        return overlay[func]
-    return _RULES.get(func)
-
-
-def dispatch(func: Callable, args: tuple, kwargs: dict) -> Any:
-    """Answer a torch function called with Moments among its arguments, by its rule."""
-    rule = find_rule(func)
-    if _scope.listener is not None:
-        return _scope.listener(func, rule, args, kwargs)
-    if rule is None:
-        raise refusal(func)
-    return apply_rule(func, rule, args, kwargs)
-
-
-# Where `inplace` stands among the positional arguments of the functions that take it.
-_INPLACE_AT = {
-    func: list(inspect.signature(func).parameters).index("inplace")
-    for func in vars(F).values()
-    if inspect.isfunction(func) and "inplace" in inspect.signature(func).parameters
-}
-
-
-def apply_rule(func: Callable, rule: Rule, args: tuple, kwargs: dict) -> Any:
-    """Call the rule without `inplace`, which is the same for all and done here."""
-    at = _INPLACE_AT.get(func)
-    inplace = kwargs.get("inplace", False)
-    if at is not None and len(args) > at:
-        inplace, args = args[at], args[:at] + args[at + 1 :]
-    result = rule(*args, **{name: value for name, value in kwargs.items() if name != "inplace"})
-    return args[0].assign_(result) if inplace else result
-
-
-def refusal(func: Callable, why: str = "") -> UnsupportedOperationError:
-    """The error for an operation that has no rule, naming where in the network it was called."""
-    return UnsupportedOperationError(func, why)
-
-
-def register_rule(func: Callable, rule: Rule | None = None) -> Any:
-    """Add or replace, for the whole process, the rule of a torch function.
-
-    The rule has the function's own signature, with Moments where the function takes tensors, and
-    returns Moments. See `bedl.use_rules` for a rule that holds only inside a block, and
-    `bedl.rules.quadrature` for one made from any elementwise function.
-
-    Example:
-        >>> import bedl, torch
-        >>> @bedl.register_rule(torch.sinh)
-        ... def sinh(x):
-        ...     m, v = x.loc, x.variance
-        ...     variance = torch.expm1(v) / 2 * (torch.exp(v) * torch.cosh(2 * m) + 1)
-        ...     return bedl.Moments(torch.exp(v / 2) * torch.sinh(m), variance)
-        >>> torch.sinh(bedl.Moments(torch.tensor([1.0]), 0.5)).loc
-        tensor([1.5090])
-    """
-    if rule is None:
-        return lambda rule: register_rule(func, rule) or rule
-    if not callable(func) or not callable(rule):
-        raise TypeError("register_rule(func, rule): both must be callables")
-    _RULES[func] = rule
-    return None
-
-
-@contextmanager
-def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
-    """Lay rules over the table inside a `with` block, in this thread only.
-
-    Example:
-        >>> import bedl, torch
-        >>> import torch.nn.functional as F
-        >>> with bedl.use_rules({F.softsign: bedl.rules.quadrature(F.softsign)}):
-        ...     y = F.softsign(bedl.Moments(torch.zeros(1), 1.0))
-    """
-    before = _scope.overlay
-    _scope.overlay = {**before, **rules}
-    try:
-        yield
-    finally:
-        _scope.overlay = before
 
 
 def _method(name: str) -> Callable:

@@ -12,8 +12,20 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from bedl.moments import Moments, refusal, register_rule, use_rules
-from bedl.rules import activation, affine, arithmetic, attention, dropout, normalisation, numerical, pooling, shape
+from bedl.dispatch import refusal, register_rule, use_rules
+from bedl.moments import Moments
+from bedl.rules import (
+    activation,
+    affine,
+    arithmetic,
+    attention,
+    dropout,
+    elu,
+    normalisation,
+    numerical,
+    pooling,
+    shape,
+)
 from bedl.rules._marks import approximate, approximation, elementwise
 from bedl.rules.numerical import quadrature
 
@@ -30,7 +42,7 @@ TABLE: dict[str, dict[str, Callable]] = {
     },
     "activation": {
         "relu": activation.relu, "leaky_relu": activation.leaky_relu, "prelu": activation.prelu,
-        "elu": activation.elu, "selu": activation.selu, "celu": activation.celu, "abs absolute": activation.absolute,
+        "elu": elu.elu, "selu": elu.selu, "celu": elu.celu, "abs absolute": activation.absolute,
         "hardtanh": activation.hardtanh, "relu6": activation.relu6, "hardsigmoid": activation.hardsigmoid,
         "clamp clip": activation.clamp, "clamp_min": lambda x, min: activation.clamp(x, min=min),
         "clamp_max": lambda x, max: activation.clamp(x, max=max), "threshold": activation.threshold,

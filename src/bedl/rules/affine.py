@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.moments import Moments, refusal, variance_dtype
+from bedl.dispatch import refusal
+from bedl.moments import Moments, variance_dtype
 
 Operand = Moments | Tensor
 Bilinear = Callable[[Tensor, Tensor], Tensor]

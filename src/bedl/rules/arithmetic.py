@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bedl.moments import Moments, as_moments, refusal, variance_dtype
+from bedl.dispatch import refusal
+from bedl.moments import Moments, as_moments, variance_dtype
 from bedl.rules.activation import square
 
 Operand = Moments | Tensor | float

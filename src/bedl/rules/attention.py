@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.moments import Moments, as_moments, refusal
+from bedl.dispatch import refusal
+from bedl.moments import Moments, as_moments
 from bedl.rules._marks import approximate
 from bedl.rules.affine import full_precision, linear, matmul
 from bedl.rules.dropout import dropout

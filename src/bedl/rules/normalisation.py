@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.moments import Moments, refusal
+from bedl.dispatch import refusal
+from bedl.moments import Moments
 from bedl.rules._marks import approximate
 
 Parameter = Tensor | None

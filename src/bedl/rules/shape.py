@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.moments import Moments, as_moments, refusal, variance_dtype
+from bedl.dispatch import refusal
+from bedl.moments import Moments, as_moments, variance_dtype
 
 
 def moves(func: Callable) -> Callable[..., Any]:
