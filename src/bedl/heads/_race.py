@@ -1,0 +1,276 @@
+"""E[softmax(f)] for f ~ N(m, diag v), without sampling: a race of clocks.
+
+Class k's clock rings at time t_k = E_k exp(-f_k), E_k ~ Exp(1); the first to ring is class c with probability
+softmax(f)_c. On the axis u = log t, with w = m_k + u,
+
+    survival  L_k(u) = E exp(-exp(f_k + u)),      density  D_k(u) = -dL_k/du,
+    p_c = integral of D_c(u) prod_{k != c} L_k(u) du.
+
+log E ~ sum_r p_r N(mu_r, tau_r^2) (`_mixtures`), and f_k only widens the components, so L and D are sums of erf and exp
+and every derivative is closed too:  dL/dm = -D, dL/dv = -D'/2, dD/dm = D', dD/dv = D''/2.
+
+*Left tail.* Normals underflow where D does not; the identity D(w) = exp(w + v/2) L(w + v), exact for the law itself,
+replaces them there. So log-probabilities of hopeless classes are right too, as are their gradients.
+
+*Nodes.* Everything is decided by the time u_hi at which some class has surely rung. A class that matters at distance d
+before u_hi and is still silent there has a std of at least about d/8: the scale of the integrand grows linearly with d.
+So the nodes sit on an exponential map whose finest spacing, at u_hi, fits the class that decides there, and sixteen of
+them serve any mix of stds. Uniform nodes are off by 1e-2 to 0.5 as soon as stds differ by more than 4x.
+
+Largest error of a probability, float32, against float64 quadrature; C = 2, 5, 10, 100; stds s, or spread below s by
+factors of 4, 20 and more:
+
+    s                           0.1     0.5     1       2       5       10      20
+    16 nodes, 4 components      2e-4    2e-4    2e-4    6e-4    6e-4    5e-4    8e-4
+    16 nodes, 6 components      3e-5    3e-5    4e-5    6e-5    1e-4    7e-5    3e-4    (the default)
+    32 nodes, 8 components      4e-6    4e-6    4e-6    5e-6    1e-5    1e-5    1e-5
+
+and over thousands of random cases with stds log-uniform from 0.01 to the s named (against 160 nodes, 8 components):
+
+    s                           2       8       20      60      200     1000
+    16 nodes, 6 components      1e-4    1e-4    3e-4    1e-3    9e-3    3e-2
+    32 nodes, 8 components      1e-5    2e-5    2e-5    3e-5    5e-5    5e-4
+
+C = 1000: 3e-4 with 6 components, 4e-5 with 8.
+
+Microseconds of one busy core per point, C = 10, forward / forward and backward: 37 / 32 eager, 4 / 16 compiled; Monte
+Carlo with 5 samples, errors of 0.1 to 0.8: 2 / 4 eager. Cost is linear in C.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bedl.heads._mixtures import LOG_EXPONENTIAL
+
+__all__ = ["clocks", "first_order_only", "log_mean_softmax", "race", "race_nodes", "settle_small"]
+
+SMALL_VARIANCE = 1e-4  # below this the second-order expansion is better than the race (error O(v^2))
+
+
+def race_nodes(m: Tensor, v: Tensor, count: int, after: float = 1.9, before: float = 5.5) -> tuple[Tensor, Tensor]:
+    """Nodes on the axis of log time, and the logarithms of their weights.
+
+    Args:
+        m: means. shape: (*batch, C)
+        v: variances. shape: (*batch, C)
+        count: how many nodes, T.
+        after: how far the nodes reach behind the time at which some class has surely rung, and
+        before: in front of the time at which none has. There the density of the first ringing grows like exp(u); its
+            mass left of the first node is part of that node's weight.
+
+    Returns:
+        nodes, ascending, and log weights. shapes: (*batch, T)
+    """
+    m, v = m.detach(), v.detach()
+    s = v.sqrt()
+    more = min((count - 16) / 16, 1.0)  # with many nodes the ends, not the spacing, would limit the accuracy
+    slowest = m - (3.2 + 1.0 * more) * s
+    start = -torch.logsumexp(m + (3.55 + 0.65 * more) * s, -1, keepdim=True) - before
+    stop = -torch.logsumexp(slowest, -1, keepdim=True) + after
+    width = (torch.softmax(slowest, -1) * (1.8 + v).sqrt()).sum(-1, keepdim=True)  # of the integrand's edge at `stop`
+    # spacing at the edge = 0.39 widths: solve expm1(k) / k = stretch by the fixed point k = log(1 + k * stretch)
+    stretch = ((stop - start) / ((count - 1) * 0.39 * width)).clamp_min(1.02)
+    k = 2 * stretch.log()
+    for _ in range(4):
+        k = torch.log1p(k * stretch)
+    back = k * torch.linspace(1, 0, count, dtype=m.dtype, device=m.device)
+    scale = (stop - start) / torch.expm1(k)
+    weight = scale * k / (count - 1) * torch.exp(back)
+    first = torch.cat([0.5 * weight[..., :1] + 1, weight[..., 1:]], -1)
+    return stop - scale * torch.expm1(back), first.log()
+
+
+# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], the float32 form of Eigen and XLA; error 3e-7
+ERF_P: tuple[float, ...] = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05)
+ERF_P += (-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
+ERF_Q: tuple[float, ...] = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03)
+ERF_Q += (-7.37332916720468e-03, -1.42647390514189e-02)
+
+
+def erf(x: Tensor) -> Tensor:
+    """erf; when compiled, in a form five times as fast as the one inductor calls on CPUs. shape: (*shape)"""
+    if not torch.compiler.is_compiling() or x.dtype == torch.float64:
+        return torch.erf(x)
+    x = x.clamp(-4.0, 4.0)
+    square = x * x
+    p, q = torch.full_like(x, ERF_P[0]), torch.full_like(x, ERF_Q[0])
+    for c in ERF_P[1:]:
+        p = p * square + c
+    for c in ERF_Q[1:]:
+        q = q * square + c
+    return x * p / q
+
+
+def clocks(w: Tensor, v: Tensor, components: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logarithms of a clock's survival and density, and the derivatives of the latter.
+
+    Args:
+        w: mean of the class plus log time. shape: (*batch, C, T)
+        v: variance of the class. shape: (*batch, C, 1)
+        components: normals in the mixture for log Exp(1): 4, 6 or 8.
+
+    Returns:
+        log L, log D, d(log D)/dm, d(log D)/dv. shapes: (*batch, C, T)
+    """
+    early = w + v < 0.5 + 3 * v.sqrt() * v / (v + 12)  # where the identity is the more accurate one, by v
+    shift = torch.where(early, v, torch.zeros_like(v))
+    zero = torch.zeros_like(w)
+    survival = shifted = zero + 0.5
+    density = slope = curve = zero  # of the (shifted) clock, times exp(reference)
+    # relative to the widest component, the first, nothing underflows, however far out
+    _, mu, variance = LOG_EXPONENTIAL[components][0]
+    reference = ((mu - w - shift) * torch.rsqrt(2 * (variance + v))).square()
+    for p, mu, variance in LOG_EXPONENTIAL[components]:
+        inverse = torch.rsqrt(2 * (variance + v))
+        d = (mu - w) * inverse
+        g = d - shift * inverse
+        e = (p / math.sqrt(math.pi)) * inverse * torch.exp(reference - g * g)
+        e1 = 2 * g * inverse * e
+        survival = survival + (0.5 * p) * erf(d)
+        shifted = shifted + (0.5 * p) * erf(g)
+        density = density + e
+        slope = slope + e1
+        curve = curve + 2 * inverse * (g * e1 - inverse * e)
+    floor = torch.finfo(w.dtype).eps ** 2
+    log_survival = survival.clamp_min(floor).log()
+    shifted = shifted.clamp_min(1e-4)  # above that wherever it is used
+    ratio = torch.exp(-reference) / shifted
+    return (
+        log_survival,
+        torch.where(early, w + 0.5 * v + shifted.log(), density.log() - reference),
+        torch.where(early, 1 - density * ratio, slope / density),
+        torch.where(early, 0.5 - (density + 0.5 * slope) * ratio, 0.5 * curve / density),
+    )
+
+
+class _FirstOrderOnly(torch.autograd.Function):
+    """The identity on a gradient; refuses to be differentiated, where a hand-written backward would answer wrongly."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, *inputs: Tensor) -> Tensor:
+        return grad.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(
+            "the race has first derivatives only; use Dirichlet(..., method='mc') for second ones"
+        )
+
+
+def first_order_only(grad: Tensor, *inputs: Tensor) -> Tensor:
+    """A gradient that raises when differentiated with respect to the inputs it was computed from."""
+    if torch.compiler.is_compiling():  # compiled code refuses second derivatives by itself
+        return grad
+    return _FirstOrderOnly.apply(grad, *inputs)
+
+
+class _Race(torch.autograd.Function):
+    """log p and the log survival of all clocks; the backward needs reductions over nodes and classes only.
+
+    It takes dL/dm = -D with the same D as the forward, that is, with the left-tail identity: nearer to the derivative
+    of the integral than that of the mixture would be, and apart from it by the mixture's error.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> tuple[Tensor, ...]:
+        log_l, log_d, d_mean, d_variance = clocks(m[..., None] + nodes[..., None, :], v[..., None], components)
+        total = log_l.sum(-2)
+        log_h = log_d - log_l
+        joint = log_h + (total + log_weight)[..., None, :]
+        unnormalised = torch.logsumexp(joint, -1)
+        log_p = unnormalised - torch.logsumexp(unnormalised, -1, keepdim=True)
+        when = torch.exp(joint - unnormalised[..., None])  # node weights given that class c wins
+        return log_p, total, torch.logsumexp(log_h, -2), when, log_h.exp(), d_mean, d_variance
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        log_p, _, log_rate, when, hazard, d_mean, d_variance = output
+        ctx.mark_non_differentiable(when, hazard, d_mean, d_variance)
+        ctx.save_for_backward(*inputs[:2], log_p, log_rate, when, hazard, d_mean, d_variance)
+
+    @staticmethod
+    def backward(ctx: Any, grad_p: Tensor, grad_total: Tensor, grad_rate: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        m, v, log_p, log_rate, when, hazard, d_mean, d_variance = ctx.saved_tensors
+        grad = grad_p - log_p.exp() * grad_p.sum(-1, keepdim=True)
+        own = grad[..., None] * when  # what reaches log D_k - log L_k, by way of log p ...
+        through_l = own.sum(-2) + grad_total
+        own = own + (grad_rate * torch.exp(-log_rate))[..., None, :] * hazard  # ... and of the rate
+        lost = (through_l[..., None, :] - own) * hazard  # dL/dm = -D, dL/dv = -D'/2
+        grad_m = (own * d_mean - lost).sum(-1)
+        grad_v = (own * d_variance - 0.5 * lost * d_mean).sum(-1)
+        return first_order_only(grad_m, m, v), first_order_only(grad_v, m, v), None, None, None
+
+
+def race(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    """Log of the winning probabilities, and log survival and log hazard rate of all clocks together at the nodes.
+
+    Differentiable once in ``m`` and ``v``; the nodes count as constants.
+
+    Args:
+        m: means. shape: (*batch, C)
+        v: variances. shape: (*batch, C)
+        nodes: log times, and
+        log_weight: the logarithms of their weights, from `race_nodes`. shapes: (*batch, T)
+        components: normals in the mixture for log Exp(1): 4, 6 or 8.
+
+    Returns:
+        log p, shape: (*batch, C), sum_k log L_k, shape: (*batch, T), log sum_k D_k/L_k, shape: (*batch, T)
+    """
+    log_p, log_survival, log_rate, *_ = _Race.apply(m, v, nodes, log_weight, components)
+    return log_p, log_survival, log_rate
+
+
+def second_order(m: Tensor, v: Tensor) -> Tensor:
+    """log E[softmax(f)] to first order in the variances; exactly log_softmax(m) at v = 0.
+
+    Args:
+        m: means. shape: (*batch, C)
+        v: variances. shape: (*batch, C)
+    """
+    log_p = torch.log_softmax(m, -1)
+    p = log_p.exp()
+    return log_p + 0.5 * (v * (1 - 2 * p) + (v * p * (2 * p - 1)).sum(-1, keepdim=True))
+
+
+def settle_small(m: Tensor, v: Tensor, log_p: Tensor) -> Tensor:
+    """log_p of the race, or the expansion where all variances are so small that it is better. shape: (*batch, C)"""
+    small = (v < SMALL_VARIANCE).all(-1, keepdim=True)
+    return torch.where(small, second_order(m, torch.where(small, v, 0.0)), log_p)
+
+
+def log_mean_softmax(m: Tensor, v: Tensor, count: int = 16, components: int = 6) -> Tensor:
+    """log E[softmax(f)], f ~ N(m, diag v), by the race.
+
+    Args:
+        m: means. shape: (*batch, C)
+        v: variances. shape: (*batch, C)
+        count: nodes.
+        components: normals in the mixture for log Exp(1): 4, 6 or 8.
+
+    Returns:
+        log-probabilities; their exponentials add up to 1. shape: (*batch, C)
+
+    Example:
+        >>> import torch
+        >>> m, v = torch.tensor([[1.0, 0.0, -1.0]]), torch.tensor([[4.0, 1.0, 0.0]])
+        >>> log_mean_softmax(m, v).exp()
+        tensor([[0.5867, 0.3051, 0.1082]])
+        >>> log_mean_softmax(m, 0 * v).exp()
+        tensor([[0.6652, 0.2447, 0.0900]])
+    """
+    m = m - m.detach().amax(-1, keepdim=True)  # the answer does not change, the nodes keep their digits
+    log_p, _, _ = race(m, v, *race_nodes(m, v, count), components)
+    return settle_small(m, v, log_p)

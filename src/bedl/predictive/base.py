@@ -1,0 +1,151 @@
+"""What every prediction offers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+__all__ = ["Predictive", "register"]
+
+P = TypeVar("P", bound="Predictive")
+
+
+class Predictive:
+    """Base of the predictions: a batch of N, each with D targets or C classes.
+
+    A subclass is a dataclass of tensors whose leading dimensions are the batch.
+    """
+
+    if TYPE_CHECKING:  # a field of one subclass is a property of another
+
+        @property
+        def mean(self) -> Tensor: ...
+
+        @property
+        def aleatoric(self) -> Tensor: ...
+
+        @property
+        def epistemic(self) -> Tensor: ...
+
+        @property
+        def expected_entropy(self) -> Tensor: ...
+
+    # -- spread ----------------------------------------------------------------------------------
+    @property
+    def variance(self) -> Tensor:
+        """Total variance, the sum of aleatoric and epistemic. shape: (*batch, D or C)"""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def std(self) -> Tensor:
+        """Total standard deviation, in the units of the target. shape: (*batch, D or C)"""
+        return self.variance.sqrt()
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Square root of ``aleatoric``. shape: (*batch, D or C)"""
+        return self.aleatoric.sqrt()
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Square root of ``epistemic``. shape: (*batch, D or C)"""
+        return self.epistemic.sqrt()
+
+    # -- information, in nats --------------------------------------------------------------------
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the prediction. shape: (*batch)"""
+        raise NotImplementedError
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """``entropy - expected_entropy``: what the label would tell about the model; never negative. shape: (*batch)"""
+        return (self.entropy - self.expected_entropy).clamp_min(0.0)
+
+    # -- density ---------------------------------------------------------------------------------
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log-probability (density) of the targets, per point. shape: (*batch)"""
+        raise NotImplementedError
+
+    def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """``n`` draws of the target. shape: (n, *batch) or (n, *batch, D)"""
+        raise NotImplementedError
+
+    # -- a container of tensors ------------------------------------------------------------------
+    def _map(self: P, function: Any) -> P:
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return type(self)(*(function(getattr(self, name)) for name in names))
+
+    def __getitem__(self: P, index: Any) -> P:
+        """Some of the points: ``p[3]``, ``p[3:5]``, ``p[mask]``."""
+        if isinstance(index, tuple) or index is None or index is Ellipsis:
+            raise TypeError("a prediction is indexed by point: p[3], p[3:5] or p[mask]")
+        return self._map(lambda leaf: leaf[index])
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def to(self: P, *args: Any, **kwargs: Any) -> P:
+        """The same on another device or in another precision, as `torch.Tensor.to`."""
+        return self._map(lambda leaf: leaf.to(*args, **kwargs))
+
+    def detach(self: P) -> P:
+        """The same without gradients."""
+        return self._map(lambda leaf: leaf.detach())
+
+    def _columns(self) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Every quantity as a NumPy array, by name.
+
+        Classes: ``label``, ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``, ``expected_entropy``,
+        ``mutual_information``, ``vacuity``. Targets: ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``,
+        ``lower_90``, ``upper_90``.
+        """
+        return {name: value.detach().cpu().numpy() for name, value in self._columns().items()}
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``)."""
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_frame() needs pandas: pip install pandas") from None
+        columns: dict[str, Any] = {}
+        for name, values in self.to_numpy().items():
+            if values.ndim == 1:
+                columns[name] = values
+            elif values.shape[-1] == 1:
+                columns[name] = values[:, 0]
+            else:
+                columns.update({f"{name}_{i}": values[:, i] for i in range(values.shape[-1])})
+        return pandas.DataFrame(columns)
+
+
+def register(cls: type) -> None:
+    """Make a prediction a pytree node."""
+    names = [field.name for field in dataclasses.fields(cls)]
+
+    def unflatten(leaves: Any, context: None) -> Any:
+        empty: Any = object.__new__(cls)  # no __init__: trees are rebuilt with placeholders too
+        for name, leaf in zip(names, leaves, strict=True):
+            object.__setattr__(empty, name, leaf)
+        return empty
+
+    pytree.register_pytree_node(
+        cls,
+        lambda value: ([getattr(value, name) for name in names], None),
+        unflatten,
+        serialized_type_name=f"bedl.{cls.__name__}",
+        to_dumpable_context=lambda context: "",
+        from_dumpable_context=lambda text: None,
+        flatten_with_keys_fn=lambda value: ([(pytree.GetAttrKey(n), getattr(value, n)) for n in names], None),
+    )

@@ -1,0 +1,217 @@
+"""Predictions of real targets: a normal, or a mixture of normals."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from bedl.predictive.base import Predictive, register
+
+__all__ = ["NormalMixturePredictive", "NormalPredictive"]
+
+
+class _RealPredictive(Predictive):
+    """What predictions of real targets share: everything that follows from cdf and quantile."""
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(target <= y), per target. y shape: (*batch, D) -> (*batch, D)"""
+        raise NotImplementedError
+
+    def quantile(self, q: float | Tensor) -> Tensor:
+        """The value below which the target lies with probability ``q``.
+
+        Args:
+            q: a number, or several. shape: () or (Q,)
+
+        Returns:
+            shape: (*batch, D), or (Q, *batch, D)
+        """
+        raise NotImplementedError
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the central interval that holds the target with probability ``level``.
+
+        shapes: (*batch, D)
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"interval: level must lie between 0 and 1, not {level}")
+        return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
+
+    def _columns(self) -> dict[str, Tensor]:
+        lower, upper = self.interval(0.9)
+        spread = {name: getattr(self, name) for name in ("mean", "std", "aleatoric_std", "epistemic_std")}
+        return {**spread, "lower_90": lower, "upper_90": upper}
+
+
+def _like(q: float | Tensor, leaf: Tensor) -> Tensor:
+    """Probabilities as a tensor with as many trailing dimensions as the leaf. shape: (*q, 1, ..., 1)"""
+    q = torch.as_tensor(q, dtype=leaf.dtype, device=leaf.device)
+    if not torch.compiler.is_compiling() and not bool(((q > 0) & (q < 1)).all()):
+        raise ValueError("quantile: q must lie strictly between 0 and 1")
+    return q.reshape(q.shape + (1,) * leaf.ndim)
+
+
+@dataclasses.dataclass
+class NormalPredictive(_RealPredictive):
+    """Prediction of D real targets, each normal and independent of the others.
+
+    Args:
+        mean: shape: (*batch, D)
+        aleatoric: variance of the noise. shape: (*batch, D)
+        epistemic: variance of the mean. shape: (*batch, D)
+
+    Example:
+        >>> import torch
+        >>> p = NormalPredictive(torch.zeros(2, 1), torch.full((2, 1), 0.75), torch.full((2, 1), 0.25))
+        >>> p.std[0].item(), [round(end[0].item(), 3) for end in p.interval(0.9)]
+        (1.0, [-1.645, 1.645])
+        >>> p.rescale(20.0, 5.0).mean[0].item(), p.rescale(20.0, 5.0).std[0].item()
+        (20.0, 5.0)
+    """
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log-density of the targets, summed over the D of them. y shape: (*batch, D) -> (*batch)"""
+        return normal_log_density(y, self.mean, self.variance).sum(-1)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        return torch.special.ndtr((y - self.mean) / self.std)
+
+    def quantile(self, q: float | Tensor) -> Tensor:
+        return self.mean + self.std * torch.special.ndtri(_like(q, self.mean))
+
+    @property
+    def entropy(self) -> Tensor:
+        """Differential entropy, in nats. shape: (*batch)"""
+        return normal_entropy(self.variance).sum(-1)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """Differential entropy of noise of the expected variance: an upper bound of the expectation. shape: (*batch)"""
+        return normal_entropy(self.aleatoric).sum(-1)
+
+    def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """``n`` draws. shape: (n, *batch, D)"""
+        noise = torch.randn((n, *self.mean.shape), dtype=self.mean.dtype, device=self.mean.device, generator=generator)
+        return self.mean + self.std * noise
+
+    def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalPredictive:
+        """The prediction of ``loc + scale * target``: back to the target's own units. loc, scale shape: () or (D,)"""
+        return NormalPredictive(loc + scale * self.mean, self.aleatoric * scale**2, self.epistemic * scale**2)
+
+
+def normal_log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Log-density of a normal. shape: (*shape)"""
+    return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2 * math.pi))
+
+
+def normal_entropy(variance: Tensor) -> Tensor:
+    """Differential entropy of a normal. shape: (*shape)"""
+    return 0.5 * (variance.log() + math.log(2 * math.pi) + 1)
+
+
+@dataclasses.dataclass
+class NormalMixturePredictive(_RealPredictive):
+    """Prediction of D real targets by M members of equal weight, each a normal.
+
+    The variances follow the law of total variance: aleatoric is the members' mean, epistemic the members' mean plus the
+    variance of their means. Density, quantiles and intervals are those of the mixture itself, which need not be normal.
+
+    Args:
+        means: members' means. shape: (*batch, D, M)
+        aleatorics: members' variances of the noise. shape: (*batch, D, M)
+        epistemics: members' variances of the mean. shape: (*batch, D, M)
+    """
+
+    means: Tensor
+    aleatorics: Tensor
+    epistemics: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """shape: (*batch, D)"""
+        return self.means.mean(-1)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """shape: (*batch, D)"""
+        return self.aleatorics.mean(-1)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """shape: (*batch, D)"""
+        return self.epistemics.mean(-1) + self.means.var(-1, correction=0)
+
+    @property
+    def _stds(self) -> Tensor:
+        return (self.aleatorics + self.epistemics).sqrt()
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log-density of the targets jointly: a member speaks for all D of them. y shape: (*batch, D) -> (*batch)"""
+        members = normal_log_density(y[..., None], self.means, self._stds.square()).sum(-2)
+        return torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
+
+    def cdf(self, y: Tensor) -> Tensor:
+        return torch.special.ndtr((y[..., None] - self.means) / self._stds).mean(-1)
+
+    def quantile(self, q: float | Tensor) -> Tensor:
+        """By bisection between the members' own quantiles, which enclose the mixture's; see the base class."""
+        probability = _like(q, self.mean)
+        ends = self.means + self._stds * torch.special.ndtri(probability)[..., None]
+        lower, upper = ends.amin(-1), ends.amax(-1)
+        for _ in range(60 if lower.dtype == torch.float64 else 30):
+            middle = 0.5 * (lower + upper)
+            below = self.cdf(middle) < probability
+            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+        return 0.5 * (lower + upper)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Differential entropies, summed over the targets, by 32 Gauss-Hermite nodes per member. shape: (*batch)"""
+        nodes, weights = _hermite(self.means)
+        y = self.means[..., None] + self._stds[..., None] * nodes  # shape: (*batch, D, M, Q)
+        members = normal_log_density(
+            y[..., None], self.means[..., None, None, :], self._stds[..., None, None, :].square()
+        )
+        log_density = torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
+        return -(log_density * weights).sum(-1).mean(-1).sum(-1)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """Members' mean of the entropy of their noise. shape: (*batch)"""
+        return normal_entropy(self.aleatorics).mean(-1).sum(-1)
+
+    def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """``n`` draws; each takes one member for all its targets. shape: (n, *batch, D)"""
+        device, dtype = self.means.device, self.means.dtype
+        batch, members = self.means.shape[:-2], self.means.shape[-1]
+        member = torch.randint(members, (n, *batch, 1, 1), device=device, generator=generator)
+        member = member.expand(n, *self.means.shape[:-1], 1)
+        noise = torch.randn((n, *self.means.shape[:-1]), dtype=dtype, device=device, generator=generator)
+        mean, std = (leaf.expand(n, *leaf.shape).gather(-1, member)[..., 0] for leaf in (self.means, self._stds))
+        return mean + std * noise
+
+    def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalMixturePredictive:
+        """The prediction of ``loc + scale * target``, as for `NormalPredictive`. loc, scale shape: () or (D,)"""
+        loc, scale = (
+            torch.as_tensor(x, dtype=self.means.dtype, device=self.means.device)[..., None] for x in (loc, scale)
+        )
+        square = scale.square()
+        return NormalMixturePredictive(loc + scale * self.means, self.aleatorics * square, self.epistemics * square)
+
+
+def _hermite(like: Tensor, count: int = 32) -> tuple[Tensor, Tensor]:
+    """Gauss-Hermite nodes and weights for a standard normal, by Golub and Welsch. shapes: (Q,)"""
+    off = torch.arange(1, count, dtype=torch.float64).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    return nodes.to(like), vectors[0].square().to(like)
+
+
+register(NormalPredictive)
+register(NormalMixturePredictive)
