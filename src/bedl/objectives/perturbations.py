@@ -1,0 +1,194 @@
+"""Off-manifold copies of inputs: things that look like the data from afar, and are not.
+
+A perturbation is a function ``(x, generator) -> x`` of the same shape. None of them needs other data.
+`PAC(on="perturbed")` uses them to say "here you do not know" about places that the training set does not cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from bedl.errors import BEDLError
+from bedl.moments import Moments
+
+__all__ = [
+    "IMAGE",
+    "TABLE",
+    "Perturbation",
+    "invert_contrast",
+    "maximum_of_two",
+    "one_of",
+    "outside_range",
+    "permute_columns",
+    "perturbation_for",
+    "shuffle_blocks",
+    "smooth_blobs",
+]
+
+Perturbation = Callable[[Tensor, Generator | None], Tensor]
+
+
+def _rand(x: Tensor, *shape: int, generator: Generator | None) -> Tensor:
+    """Uniform numbers in [0, 1) where `x` is; drawn where the generator is."""
+    device = generator.device if generator is not None else x.device
+    return torch.rand(shape, generator=generator, device=device, dtype=x.dtype).to(x.device)
+
+
+def _randint(high: int, generator: Generator | None) -> int:
+    device = generator.device if generator is not None else torch.device("cpu")
+    return int(torch.randint(high, (), generator=generator, device=device))
+
+
+def shuffle_blocks(x: Tensor, generator: Generator | None = None, blocks: int = 4) -> Tensor:
+    """Cut each image into `blocks` × `blocks` tiles and put them in another order, anew for each image.
+
+    Rows and columns left over at the lower and right edge stay where they are.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+        blocks: tiles per side.
+
+    Example:
+        >>> image = torch.arange(16.0).reshape(1, 1, 4, 4)
+        >>> shuffled = shuffle_blocks(image, torch.Generator().manual_seed(0), blocks=2)
+        >>> bool((shuffled != image).any()), bool((shuffled.sort().values.sum() == image.sum()))
+        (True, True)
+    """
+    n, _, height, width = x.shape
+    blocks = min(blocks, height, width)
+    h, w = height // blocks, width // blocks
+    inner = x[..., : h * blocks, : w * blocks]
+    tiles = F.unfold(inner, (h, w), stride=(h, w))  # shape: (n, channels·h·w, blocks²)
+    order = _rand(x, n, 1, blocks * blocks, generator=generator).argsort(-1)
+    tiles = tiles.gather(-1, order.expand_as(tiles))
+    result = x.clone()
+    result[..., : h * blocks, : w * blocks] = F.fold(tiles, inner.shape[-2:], (h, w), stride=(h, w))
+    return result
+
+
+def smooth_blobs(x: Tensor, generator: Generator | None = None, coarseness: tuple[int, int] = (3, 8)) -> Tensor:
+    """Smooth random blobs that fill the batch's range of values, from flat clouds to sharp islands.
+
+    Args:
+        x: images; only their shape and range are used. shape: (n, channels, height, width)
+        generator: source of randomness.
+        coarseness: least and greatest number of bumps per side.
+    """
+    n, channels, height, width = x.shape
+    low, high = _channel_range(x)
+    cells = coarseness[0] + _randint(coarseness[1] - coarseness[0] + 1, generator)
+    # Only a sum of uniforms is needed: three are as good as normal here.
+    noise = _rand(x, 3, n, channels, cells, cells, generator=generator).sum(0) - 1.5
+    clouds = F.interpolate(noise, size=(height, width), mode="bicubic", align_corners=False)
+    sharpness = 1 + 14 * _rand(x, n, 1, 1, 1, generator=generator)
+    shift = _rand(x, n, 1, 1, 1, generator=generator) - 0.5
+    return low + (high - low) * torch.sigmoid(sharpness * (clouds + shift))
+
+
+def maximum_of_two(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """The brighter of two images at each pixel, one of them or both flipped or turned.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+    """
+    partner = x[_rand(x, len(x), generator=generator).argsort()]
+    square = x.shape[-1] == x.shape[-2]
+    turns = [lambda t: t.flip(-1), lambda t: t.flip(-2), lambda t: t.flip((-1, -2))]
+    if square:
+        turns += [lambda t: t.rot90(1, (-2, -1)), lambda t: t.rot90(3, (-2, -1)), lambda t: t.transpose(-1, -2)]
+    own = [lambda t: t, *turns]
+    return torch.maximum(own[_randint(len(own), generator)](x), turns[_randint(len(turns), generator)](partner))
+
+
+def invert_contrast(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """Dark for bright, within each channel's range over the batch.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: not used; nothing is random here.
+
+    Example:
+        >>> invert_contrast(torch.tensor([0.0, 0.25, 1.0]).reshape(1, 1, 1, 3)).flatten()
+        tensor([1.0000, 0.7500, 0.0000])
+    """
+    low, high = _channel_range(x)
+    return low + high - x
+
+
+def permute_columns(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """Permute each column by itself across rows: every column keeps its values, what held them together is gone.
+
+    Args:
+        x: a table. shape: (n, columns)
+        generator: source of randomness.
+    """
+    return x.gather(0, _rand(x, *x.shape, generator=generator).argsort(0))
+
+
+def outside_range(x: Tensor, generator: Generator | None = None, reach: float = 1.0) -> Tensor:
+    """Push some values of each row, at least one, outside the column's range over the batch.
+
+    Each column is pushed with probability 1/2, by up to `reach` times the width of its range.
+
+    Args:
+        x: a table. shape: (n, columns)
+        generator: source of randomness.
+        reach: how far.
+    """
+    low, high = x.amin(0), x.amax(0)
+    width = torch.where(high > low, high - low, 1.0)
+    distance = (0.05 + 0.95 * _rand(x, *x.shape, generator=generator)) * reach * width
+    up = _rand(x, *x.shape, generator=generator) < 0.5
+    score = _rand(x, *x.shape, generator=generator)
+    chosen = (score < 0.5) | (score == score.amin(1, keepdim=True))
+    return torch.where(chosen, torch.where(up, high + distance, low - distance), x)
+
+
+def _channel_range(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Least and greatest value of each channel over the batch. shapes: (1, channels, 1, 1)"""
+    return x.amin((0, 2, 3), keepdim=True), x.amax((0, 2, 3), keepdim=True)
+
+
+class one_of:
+    """A perturbation that does one of several, chosen anew for each batch.
+
+    Example:
+        >>> one_of(permute_columns, outside_range)(torch.rand(5, 2), None).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, *kinds: Perturbation):
+        if not kinds:
+            raise ValueError("one_of needs at least one perturbation")
+        self.kinds = kinds
+
+    def __call__(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        return self.kinds[_randint(len(self.kinds), generator)](x, generator)
+
+    def __repr__(self) -> str:
+        return f"one_of({', '.join(getattr(kind, '__name__', repr(kind)) for kind in self.kinds)})"
+
+
+IMAGE = one_of(shuffle_blocks, smooth_blobs, maximum_of_two, invert_contrast)
+TABLE = one_of(permute_columns, outside_range)
+
+
+def perturbation_for(x: Tensor | Moments) -> Perturbation:
+    """The perturbation that fits an input of this shape: `IMAGE` for (n, c, h, w), `TABLE` for (n, d).
+
+    A table of one column is only pushed outside its range: permuting it gives the same points back.
+    """
+    if x.ndim == 4:
+        return IMAGE
+    if x.ndim == 2:
+        return TABLE if x.shape[1] > 1 else outside_range
+    raise BEDLError(
+        f"there is no default perturbation for inputs of shape {tuple(x.shape)}: give one, "
+        "PAC(on='perturbed', perturbation=lambda x, generator: …)"
+    )
