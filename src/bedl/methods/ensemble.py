@@ -1,0 +1,81 @@
+"""Ensembles: several networks that learn independently, as an equal mixture.
+
+B. Lakshminarayanan, A. Pritzel, C. Blundell, "Simple and Scalable Predictive Uncertainty Estimation using Deep
+Ensembles", NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bedl.methods.protocol import Method
+from bedl.moments import Moments
+from bedl.predictive import mixture
+
+if TYPE_CHECKING:
+    from bedl.predictive import Predictive
+
+__all__ = ["Ensemble"]
+
+
+class Ensemble(nn.Module):
+    """Methods of the same build whose predictions are mixed with equal weights.
+
+    The mixture's mean is the mean of the members' means. By the law of total variance, its aleatoric variance is
+    the mean of the members', and its epistemic variance is the mean of theirs plus the variance of their means: what
+    they disagree about is what they do not know.
+
+    `bedl.training.fit_replicas` trains all members in one vectorised run.
+
+    Args:
+        members: the methods; `Ensemble.of` makes them.
+
+    Example:
+        >>> import torch
+        >>> from bedl import GaussianLinear
+        >>> from bedl.heads import Normal
+        >>> from bedl.methods import BEDL, Ensemble
+        >>> ensemble = Ensemble.of(3, lambda: BEDL(GaussianLinear(2, 2), Normal(1)), seed=0)
+        >>> len(ensemble.members), ensemble.predict(torch.zeros(4, 2)).mean.shape
+        (3, torch.Size([4, 1]))
+    """
+
+    def __init__(self, members: Sequence[Any]):
+        super().__init__()
+        if not members:
+            raise ValueError("an ensemble has at least one member")
+        for member in members:
+            if not isinstance(member, nn.Module) or not isinstance(member, Method):
+                raise TypeError(f"members are methods (loss and predict, an nn.Module), not {type(member).__name__}")
+        self._members = nn.ModuleList(members)
+
+    @classmethod
+    def of(cls, size: int, make: Callable[[], Any], seed: int = 0) -> Ensemble:
+        """`size` members made by `make`, each with random numbers of its own; the global generator is left alone."""
+        members = []
+        for number in range(size):
+            with torch.random.fork_rng():
+                # not seed + number: ensembles of neighbouring seeds would share members
+                torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+                members.append(make())
+        return cls(members)
+
+    @property
+    def members(self) -> Sequence[Any]:
+        return list(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def forward(self, x: Tensor | Moments) -> Predictive:
+        """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
+        return mixture([member(x) for member in self._members])
+
+    def predict(self, x: Tensor | Moments) -> Predictive:
+        """The mixture, in evaluation mode and without gradients. x: shape (n, *input)"""
+        return mixture([member.predict(x) for member in self.members])
