@@ -1,0 +1,197 @@
+"""`fit`: one training loop for one device, several, and several machines.
+
+    for each epoch:                                   the order follows from (seed, epoch)
+        for each global batch:                        `batch_size` points over all processes
+            this process's share, in micro-batches    → GradientStep: the exact gradient of the whole batch
+            clip, check, optimiser step, checkpoint
+
+The result does not depend on how a global batch is spread over processes and micro-batches, up to rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from bedl.methods import Collection, Method, SelfFitting
+from bedl.training import random_state
+from bedl.training.data import Data, Points, as_points, stream_seed
+from bedl.training.early_stopping import EarlyStopping
+from bedl.training.history import Callback, History, Progress, Row
+from bedl.training.run import Checkpoints, MakeOptimizer, Run, Settings
+from bedl.training.schedule import WARMUP, Schedule
+
+__all__ = ["FitResult", "adam", "fit"]
+
+
+def adam(lr: float = 1e-3, **options: Any) -> MakeOptimizer:
+    """Adam with this learning rate, for `fit(optimizer=…)`."""
+    return functools.partial(torch.optim.Adam, lr=lr, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class FitResult:
+    """What a run came to.
+
+    Attributes:
+        rows: one per epoch of this call: epoch, step, mean loss, val_nll if there was a validation set.
+        steps: optimiser steps in all, those before a resumption included.
+        stopped_early: whether early stopping or a callback ended it.
+        checkpoint: the newest checkpoint.
+    """
+
+    rows: list[Row]
+    steps: int
+    stopped_early: bool
+    checkpoint: Path | None
+
+
+def fit(
+    method: Any,
+    data: Data,
+    *,
+    epochs: int,
+    batch_size: int = 32,
+    # the step
+    optimizer: MakeOptimizer | None = None,
+    schedule: Schedule = WARMUP,
+    gradient_clip: float | None = 1.0,
+    accumulate: int = 1,
+    # when to stop
+    validation: Data | None = None,
+    early_stopping: EarlyStopping | None = None,
+    # what is kept
+    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
+    resume: bool | str | os.PathLike[str] = "auto",
+    history: str | os.PathLike[str] | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool = False,
+    loggers: Any = None,
+    # where it runs
+    accelerator: str = "auto",
+    devices: int | str | list[int] = 1,
+    strategy: Any = "auto",
+    num_nodes: int = 1,
+    precision: Any = None,
+    num_workers: int = 0,
+    collate: Callable[[list], Any] | None = None,
+    seed: int = 0,
+) -> FitResult:
+    """Train a method, in place.
+
+    Args:
+        method: anything with `loss(batch)` and `predict(x)`, see `bedl.methods.protocol`.
+        data: (x, y) in memory, or a map-style Dataset of (x, y). Its length is the N of the objectives.
+        epochs: how often every point is seen.
+        batch_size: points per optimiser step, over all processes and micro-batches together.
+        optimizer: makes the optimiser from the parameters; `adam(1e-3)` by default.
+        schedule: factor on the learning rate, of (step, total steps); a linear warm-up by default.
+        gradient_clip: greatest norm of a step's gradient; None for no clipping.
+        accumulate: micro-batches that a process's part of a batch is cut into, to save memory. The gradient is that
+            of the whole batch; a loss with a root costs one more forward pass for it (see `bedl.training.step`).
+        validation: points whose mean −log p(y|x) is computed after each epoch, as ``val_nll``.
+        early_stopping: when to end before `epochs`, by ``val_nll``.
+        checkpoint: a directory for this run's checkpoints, or `Checkpoints` to say how often.
+        resume: "auto": go on from the newest checkpoint if there is one. True: there has to be one. False: there must
+            be none. A path: from that one.
+        history: a file for the rows, as JSON lines; ``history.jsonl`` beside the checkpoints by default.
+        callbacks: see `Callback`.
+        progress: show loss, throughput and time left.
+        loggers: Fabric's loggers, such as TensorBoardLogger.
+        accelerator, devices, strategy, num_nodes, precision: as in Lightning Fabric.
+        num_workers, collate: for a Dataset, as in torch's DataLoader.
+        seed: of the order of the points and all that is drawn while training; global generators are left as they were.
+
+    Raises:
+        NonFiniteLossError: with the step, the place and a remedy; the method keeps the parameters before that step.
+        CheckpointError: if a checkpoint cannot be used; nothing has been changed.
+
+    Example:
+        >>> import torch
+        >>> from bedl import GaussianLinear
+        >>> from bedl.heads import Normal
+        >>> from bedl.methods import BEDL
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> method = BEDL(GaussianLinear(1, 2), Normal(1), regularizer=None)
+        >>> result = fit(method, (x, 2 * x), epochs=3, accelerator="cpu")
+        >>> result.steps, result.rows[-1]["loss"] < result.rows[0]["loss"]
+        (6, True)
+    """
+    _check_method(method)
+    places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
+    watchers = [*callbacks, *_history(history, places), *([Progress()] if progress else [])]
+    if early_stopping is not None and validation is None:
+        raise ValueError("fit: early_stopping looks at a validation set; pass validation=(x, y)")
+    settings = Settings(
+        epochs=epochs, optimizer=optimizer or adam(), batch_size=batch_size, schedule=schedule,
+        gradient_clip=gradient_clip, accumulate=accumulate, early_stopping=early_stopping, checkpoints=places,
+        resume=resume, callbacks=tuple(watchers), seed=seed,
+    )  # fmt: skip
+    points = as_points(data, num_workers, collate)
+    held_out = None if validation is None else as_points(validation, num_workers, collate)
+    fabric = Fabric(
+        accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision,
+        loggers=loggers,
+    )  # fmt: skip
+    # what goes through `launch` is searched for modules and tensors, which frozen dataclasses do not survive
+    train: Any = functools.partial(_train, settings=settings, caller=os.getpid())
+    outcome, weights = fabric.launch(train, method, points, held_out)
+    if weights:
+        method.load_state_dict(safetensors.torch.load(weights))
+    return FitResult(*outcome)
+
+
+def _train(
+    fabric: Any, method: nn.Module, points: Points, validation: Points | None, settings: Settings, caller: int
+) -> tuple[tuple[Any, ...], bytes]:
+    """What every process does. Returns the outcome and, in a process started for it, the weights, for the caller."""
+    with _own_randomness(fabric, settings.seed):
+        run = Run(fabric, method, points, validation, settings)
+        run()
+    weights = b""
+    if os.getpid() != caller:  # as bytes: tensors would die with this process
+        weights = safetensors.torch.save({name: t.detach().cpu().clone() for name, t in method.state_dict().items()})
+    return (run.rows, run.step, run.stopped_early, run.checkpoint), weights
+
+
+@contextmanager
+def _own_randomness(fabric: Any, seed: int) -> Iterator[None]:
+    """Seeds for this run alone; afterwards all generators are as they were."""
+    before = random_state.capture(fabric.device)
+    random_state.seed(stream_seed(seed, fabric.global_rank))
+    try:
+        yield
+    finally:
+        random_state.restore(before, fabric.device)
+
+
+def _check_method(method: Any) -> None:
+    if isinstance(method, Collection):
+        raise TypeError(
+            f"{type(method).__name__} has members that learn independently: use bedl.training.fit_replicas(method, …)"
+        )
+    if isinstance(method, SelfFitting) and not isinstance(method, Method):
+        raise TypeError(f"{type(method).__name__} takes no gradient steps: call its own fit(x, y)")
+    if not isinstance(method, nn.Module) or not isinstance(method, Method):
+        raise TypeError(
+            f"fit trains a method: an nn.Module with loss(batch) and predict(x), such as BEDL(net, head); "
+            f"{type(method).__name__} is none"
+        )
+
+
+def _history(path: str | os.PathLike[str] | None, places: Checkpoints | None) -> list[Callback]:
+    if path is None and places is None:
+        return []
+    if places is None and os.path.exists(path) and os.path.getsize(path):  # type: ignore[arg-type]
+        raise ValueError(f"fit: {path} holds the history of another run; move it, or choose another file")
+    return [History(path if path is not None else Path(places.directory) / "history.jsonl")]  # type: ignore[union-attr]

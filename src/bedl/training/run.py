@@ -1,0 +1,238 @@
+"""One run of the training loop: its place in the data, its step, its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bedl.methods import Batch
+from bedl.training import state
+from bedl.training.checkpoint import CheckpointError, latest
+from bedl.training.data import Points, global_batches, share_of, stream_seed
+from bedl.training.early_stopping import EarlyStopping
+from bedl.training.history import Callback, Row
+from bedl.training.nonfinite import NonFiniteLossError, find_origin
+from bedl.training.random_state import capture_torch, restore_torch
+from bedl.training.schedule import WARMUP, Schedule
+from bedl.training.step import GradientStep, Micro, Statistics
+
+__all__ = ["Checkpoints", "Run", "Settings"]
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often checkpoints are written.
+
+    Args:
+        directory: for this run alone.
+        every_steps: after so many optimiser steps; 0: only at the end of epochs.
+        keep: how many of the newest are kept.
+    """
+
+    directory: str | os.PathLike[str]
+    every_steps: int = 0
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 0 or self.keep < 1:
+            raise ValueError("Checkpoints: every_steps is at least 0 and keep at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The choices of a run; `fit` explains them."""
+
+    epochs: int
+    optimizer: MakeOptimizer
+    batch_size: int = 32
+    schedule: Schedule = WARMUP
+    gradient_clip: float | None = 1.0
+    accumulate: int = 1
+    early_stopping: EarlyStopping | None = None
+    checkpoints: Checkpoints | None = None
+    resume: bool | str | os.PathLike[str] = "auto"
+    callbacks: tuple[Callback, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"fit: {name} must be at least 1, not {getattr(self, name)}")
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise ValueError(f"fit: gradient_clip must be positive, or None for no clipping, not {self.gradient_clip}")
+
+    def fingerprint(self, n_train: int) -> dict[str, Any]:
+        """What has to be the same for a resumed run to be the same run."""
+        return {"n_train": n_train, "batch_size": self.batch_size, "seed": self.seed}
+
+
+class Run:
+    """A run under way.
+
+    Attributes:
+        method: what is trained.
+        epoch, batch: the next global batch, counted from 0.
+        step, total_steps: optimiser steps taken, and planned.
+        stop: set it to end the run after the present step.
+    """
+
+    def __init__(self, fabric: Any, method: Any, points: Points, validation: Points | None, settings: Settings):
+        self.fabric, self.method, self.points, self.validation, self.settings = (
+            fabric,
+            method,
+            points,
+            validation,
+            settings,
+        )
+        optimizer = settings.optimizer([p for p in method.parameters() if p.requires_grad])
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self.module, self.optimizer = fabric.setup(Statistics(method), optimizer)
+        self.gradient = GradientStep(fabric, self.module, method)
+        self.watch = settings.early_stopping.start() if settings.early_stopping else None
+        self.epoch = self.batch = self.step = self.loss_points = 0
+        self.loss_sum = 0.0
+        self.total_steps = settings.epochs * -(-points.n // settings.batch_size)
+        self.stop, self.stopped_early = False, False
+        self.rows: list[Row] = []
+        self.checkpoint: Path | None = None
+
+    # -- from beginning to end -------------------------------------------------------------------
+    def __call__(self) -> None:
+        """Train from where the run stands to its end."""
+        self._resume()
+        self._tell("on_start")
+        try:
+            while self.epoch < self.settings.epochs and not self.stopped_early:
+                self._epoch()
+        finally:
+            self._tell("on_end")
+        if self.watch:
+            self.watch.restore(self.method)
+
+    def _resume(self) -> None:
+        places, resume = self.settings.checkpoints, self.settings.resume
+        newest = latest(Path(places.directory)) if places else None
+        if resume is False:
+            if newest is not None:
+                raise CheckpointError(
+                    f"{newest} is of an earlier run: go on with resume='auto', or use another directory"
+                )
+            return
+        path = newest if resume in (True, "auto") else Path(resume)  # type: ignore[arg-type]
+        if path is not None:
+            state.load(self, path)
+            self.checkpoint = path
+        elif resume is True:
+            raise CheckpointError("resume=True, but there is no checkpoint; resume='auto' would start anew")
+
+    def _epoch(self) -> None:
+        self.method.train()
+        for micros, n_points in self._steps():
+            self._step(micros, n_points)
+            last = self.batch * self.settings.batch_size >= self.points.n
+            if self.stop:
+                self.stopped_early = True
+            if last:
+                self._end_of_epoch()
+            self._maybe_save(end_of_epoch=last)
+            if self.stopped_early:
+                return
+
+    def _end_of_epoch(self) -> None:
+        row: Row = {"kind": "epoch", "epoch": self.epoch, "step": self.step, "loss": self.loss_sum / self.loss_points}
+        if self.validation is not None:
+            row["val_nll"] = self.evaluate(self.validation)
+            if self.watch and self.watch.update(row["val_nll"], self.method):
+                self.stopped_early = True
+        self.rows.append(row)
+        self._tell("on_epoch", row)
+        self.fabric.log_dict({k: v for k, v in row.items() if isinstance(v, float)}, step=self.step)
+        self.epoch, self.batch, self.loss_sum, self.loss_points = self.epoch + 1, 0, 0.0, 0
+
+    def _tell(self, event: str, *details: Any) -> None:
+        if self.fabric.is_global_zero:
+            for callback in self.settings.callbacks:
+                getattr(callback, event)(self, *details)
+        if self.fabric.world_size > 1:  # all stop together
+            self.stop = self.fabric.broadcast(self.stop)
+
+    # -- one step ---------------------------------------------------------------------------------
+    def _steps(self) -> Iterator[tuple[list[Micro], int]]:
+        """What is left of this epoch: this process's micro-batches, and how many points there are over all."""
+        s, fabric = self.settings, self.fabric
+        batches = global_batches(self.points.n, s.batch_size, s.seed, self.epoch)[self.batch :]
+        shares = [share_of(batch, fabric.global_rank, fabric.world_size, s.accumulate) for batch in batches]
+        chunks = [chunk for share in shares for chunk, _ in share]
+        fetched = self.points.fetch(chunks, stream_seed(s.seed, self.epoch, self.batch))
+        for batch, share in zip(batches, shares, strict=True):
+            micros = [(self._prepared(*next(fetched)), count) for _, count in share]
+            yield micros, len(batch)
+
+    def _prepared(self, x: Any, y: Tensor) -> Batch:
+        x, y = self.fabric.to_device((x, y))
+        batch = Batch(x, y, self.points.n)
+        return self.method.prepare(batch) if self.gradient.averaged else batch
+
+    def _step(self, micros: list[Micro], n_points: int) -> None:
+        factor = self.settings.schedule(self.step, self.total_steps)
+        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = base * factor
+        before = capture_torch(self.fabric.device)
+        self.optimizer.zero_grad()
+        loss = self.gradient(micros, n_points)
+        norm = self._clip()
+        total = float(loss)
+        scaled = getattr(self.fabric.strategy.precision, "scaler", None) is not None  # float16 skips overflows itself
+        if not torch.isfinite(loss + (0.0 if scaled else norm.to(loss.device))):
+            restore_torch(before, self.fabric.device)
+            origin = find_origin(self.method, [batch for batch, _ in micros], self.fabric.autocast)
+            self.optimizer.zero_grad()
+            raise NonFiniteLossError(self.step, total, origin, self.checkpoint)
+        self.optimizer.step()
+        self.step, self.batch = self.step + 1, self.batch + 1
+        self.loss_sum, self.loss_points = self.loss_sum + total * n_points, self.loss_points + n_points
+        rate = self.optimizer.param_groups[0]["lr"]
+        row = {"kind": "step", "epoch": self.epoch, "step": self.step, "loss": total, "lr": rate, "points": n_points}
+        self._tell("on_step", row)
+
+    def _clip(self) -> Tensor:
+        limit = self.settings.gradient_clip
+        norm = self.fabric.clip_gradients(
+            self.module, self.optimizer, max_norm=float("inf") if limit is None else limit, error_if_nonfinite=False
+        )
+        return torch.as_tensor(0.0) if norm is None else norm
+
+    def _maybe_save(self, end_of_epoch: bool) -> None:
+        places = self.settings.checkpoints
+        if places is None:
+            return
+        if end_of_epoch or (places.every_steps and self.step % places.every_steps == 0):
+            self.checkpoint = state.save(self, Path(places.directory), places.keep)
+
+    # -- scores -----------------------------------------------------------------------------------
+    @torch.no_grad()
+    def evaluate(self, points: Points, chunk: int = 1024) -> float:
+        """Mean −log p(y|x) over a set, shared among the processes."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        numbers = torch.arange(points.n).numpy()[rank::world]
+        chunks = [numbers[i : i + chunk] for i in range(0, len(numbers), chunk)]
+        total = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
+        for x, y in points.fetch(chunks):
+            x, y = self.fabric.to_device((x, y))
+            with self.fabric.autocast():
+                prediction = self.method.predict(x)
+            # one target may come without an axis of its own, which log_prob would broadcast
+            target = y.unsqueeze(-1) if y.is_floating_point() and y.ndim < prediction.mean.ndim else y
+            log_p = prediction.log_prob(target)
+            total += torch.stack([-log_p.double().sum(), torch.tensor(float(len(log_p))).to(total)])
+        total = self.fabric.all_reduce(total, reduce_op="sum") if world > 1 else total
+        return float(total[0] / total[1])

@@ -1,0 +1,55 @@
+"""Adam on many networks at once: row r of every tensor belongs to network r."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["VectorAdam", "clip_rows"]
+
+
+class VectorAdam:
+    """`torch.optim.Adam`, row by row, with a learning rate for each row.
+
+    D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015; operations in torch's order, so that
+    results agree to rounding.
+
+    Args:
+        parameters: one row of parameters per network; updated in place. shape: (R, P)
+        betas: decay of the two running means.
+        eps: added to the root.
+
+    Example:
+        >>> parameters = torch.zeros(2, 3)
+        >>> VectorAdam(parameters).step(torch.ones(2, 3), torch.tensor([0.1, 0.2]))
+        >>> parameters[:, 0]
+        tensor([-0.1000, -0.2000])
+    """
+
+    def __init__(self, parameters: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
+        self.parameters, self.betas, self.eps, self.count = parameters, betas, eps, 0
+        self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, lr: Tensor) -> None:
+        """Update all rows.
+
+        Args:
+            gradient: shape (R, P)
+            lr: learning rates; a row with 0 stays exactly as it is. shape: (R,)
+        """
+        beta1, beta2 = self.betas
+        self.count += 1
+        self.mean.lerp_(gradient, 1 - beta1)
+        self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (self.square.sqrt() / math.sqrt(1 - beta2**self.count)).add_(self.eps)
+        rate = -(lr / (1 - beta1**self.count)).unsqueeze(1).to(root.dtype)
+        self.parameters.addcmul_(rate, self.mean / root)
+
+
+def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
+    """Scale each row down to a norm of at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does. shape: (R, P)"""
+    norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)

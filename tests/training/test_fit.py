@@ -1,0 +1,283 @@
+"""The loop: what it trains, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from bedl import GaussianLinear, Moments
+from bedl.heads import Normal
+from bedl.methods import BEDL, Batch, Ensemble
+from bedl.training import Callback, Constant, Cosine, EarlyStopping, Warmup, adam, fit, read_history
+from bedl.training.data import epoch_order, global_batches, share_of
+from tests.training.problems import classes, method, regression, vector
+
+
+def test_it_is_the_plain_loop() -> None:
+    """The same steps written out by hand, with torch alone."""
+    x, y = regression(50)
+    model, by_hand = method("pac"), method("pac")
+    fit(model, (x, y), epochs=3, batch_size=16, optimizer=adam(0.01), schedule=Warmup(5), gradient_clip=0.5,
+        seed=7, accelerator="cpu")  # fmt: skip
+    optimizer, step = torch.optim.Adam(by_hand.parameters(), lr=0.01), 0
+    for epoch in range(3):
+        order = torch.from_numpy(epoch_order(50, seed=7, epoch=epoch))
+        for start in range(0, 50, 16):
+            index = order[start : start + 16]
+            optimizer.param_groups[0]["lr"] = 0.01 * min(1.0, (step + 1) / 5)
+            optimizer.zero_grad()
+            by_hand.loss(Batch(x[index], y[index], n_train=50)).backward()
+            torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 0.5)
+            optimizer.step()
+            step += 1
+    assert torch.allclose(vector(model), vector(by_hand), atol=1e-6)
+
+
+def test_a_dataset_gives_the_same_as_tensors() -> None:
+    x, y = regression(30)
+    a, b, c = method(), method(), method()
+    fit(a, (x, y), epochs=2, accelerator="cpu")
+    fit(b, TensorDataset(x, y), epochs=2, accelerator="cpu")
+    fit(c, (x.numpy(), y.numpy()), epochs=2, accelerator="cpu")
+    assert torch.equal(vector(a), vector(b))
+    assert torch.equal(vector(a), vector(c))
+
+
+def test_inputs_may_be_random() -> None:
+    """Noise that hides one input teaches the net to trust the other."""
+    x, _ = regression(200)
+    target = x[:, 0] + x[:, 1]
+    noise = torch.zeros_like(x)
+    noise[:, 0] = 4.0
+    x, y = x[:, :2], target
+
+    def make() -> BEDL:
+        torch.manual_seed(0)
+        return BEDL(GaussianLinear(2, 2), Normal(1, beta=10.0), regularizer=None)
+
+    noisy, clean = make(), make()
+    fit(noisy, (Moments(x, noise[:, :2]), y), epochs=100, optimizer=adam(0.05), accelerator="cpu")
+    fit(clean, (x, y), epochs=60, optimizer=adam(0.03), accelerator="cpu")
+    assert abs(float(clean.net.weight_mean[0, 0].detach())) > 0.9
+    assert abs(float(noisy.net.weight_mean[0, 0].detach())) < 0.5
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true", "32-true"])
+def test_precisions(precision: str) -> None:
+    model = method("pac", head="classes")
+    rows = fit(model, classes(200), epochs=8, optimizer=adam(0.01), precision=precision, accelerator="cpu").rows
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
+
+
+def test_the_same_seed_gives_the_same_and_leaves_the_generators_alone() -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    results = []
+    for seed in (0, 0, 1):
+        model = method("perturbed", dropout=0.5)
+        fit(model, regression(), epochs=2, seed=seed, accelerator="cpu")
+        results.append(vector(model))
+        torch.manual_seed(5)
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+
+
+def test_history_has_a_row_per_epoch(tmp_path: Path) -> None:
+    result = fit(method(), regression(), epochs=3, batch_size=10, validation=regression(20, seed=1),
+                 history=tmp_path / "h.jsonl", accelerator="cpu")  # fmt: skip
+    rows = read_history(tmp_path / "h.jsonl")
+    assert rows == result.rows
+    assert [row["epoch"] for row in rows] == [0, 1, 2]
+    assert all(math.isfinite(row["loss"]) and math.isfinite(row["val_nll"]) for row in rows)
+    with pytest.raises(ValueError, match="another run"):
+        fit(method(), regression(), epochs=1, history=tmp_path / "h.jsonl", accelerator="cpu")
+
+
+def test_a_line_cut_short_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert read_history(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_validation_is_the_mean_negative_log_density() -> None:
+    x, y = regression(30, seed=1)
+    model = method()
+    row = fit(model, regression(), epochs=1, validation=(x, y), accelerator="cpu").rows[-1]
+    prediction = model.predict(x)
+    normal = torch.distributions.Normal(prediction.mean[:, 0], prediction.std[:, 0])
+    assert row["val_nll"] == pytest.approx(-float(normal.log_prob(y).mean()), rel=1e-5)
+
+
+def test_early_stopping_restores_the_best() -> None:
+    data, held_out = regression(20), regression(50, seed=1)
+    model = method("none", hidden=50)
+    result = fit(model, data, epochs=300, validation=held_out, optimizer=adam(0.03),
+                 early_stopping=EarlyStopping(patience=5), accelerator="cpu")  # fmt: skip
+    scores = [row["val_nll"] for row in result.rows]
+    assert result.stopped_early
+    assert len(scores) < 300
+    assert scores.index(min(scores)) == len(scores) - 7
+    prediction = model.predict(held_out[0])
+    final = -float(prediction.log_prob(held_out[1][:, None]).mean())
+    assert final == pytest.approx(min(scores), rel=1e-5)
+
+
+def test_a_callback_sees_and_stops() -> None:
+    class Watcher(Callback):
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def on_start(self, run) -> None:
+            self.seen.append("start")
+
+        def on_step(self, run, row) -> None:
+            self.seen.append(f"step {row['step']}")
+            run.stop = row["step"] == 3
+
+        def on_end(self, run) -> None:
+            self.seen.append("end")
+
+    watcher = Watcher()
+    result = fit(method(), regression(), epochs=5, batch_size=25, callbacks=[watcher], accelerator="cpu")
+    assert watcher.seen == ["start", "step 1", "step 2", "step 3", "end"]
+    assert (result.steps, result.stopped_early) == (3, True)
+
+
+def test_progress_in_plain_text(capsys: pytest.CaptureFixture) -> None:
+    from bedl.training.history import Progress
+
+    fit(method(), regression(), epochs=2, callbacks=[Progress(seconds=0.0)], accelerator="cpu")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "step 4/4" in lines[-1]
+    assert "loss" in lines[-1]
+    assert "points/s" in lines[-1]
+    assert "0 s left" in lines[-1]
+
+
+def test_progress_as_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    import sys
+
+    from bedl.training.history import Progress
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    progress = Progress()
+    result = fit(method(), regression(), epochs=2, callbacks=[progress], accelerator="cpu")
+    (task,) = progress.bar.tasks
+    assert (task.completed, task.total, task.fields["epoch"]) == (4, 4, 1)
+    assert math.isfinite(task.fields["loss"])
+    assert task.fields["rate"] > 0
+    assert result.steps == 4
+
+
+def test_loggers_get_the_epochs(tmp_path: Path) -> None:
+    from lightning_fabric.loggers import CSVLogger
+
+    fit(method(), regression(), epochs=2, loggers=CSVLogger(tmp_path, flush_logs_every_n_steps=1), accelerator="cpu")
+    (table,) = tmp_path.rglob("metrics.csv")
+    assert "loss" in table.read_text().splitlines()[0]
+
+
+# -- the order of the points -----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "n, batch_size, world, accumulate", [(50, 16, 1, 1), (50, 16, 3, 2), (17, 16, 4, 8), (3, 8, 5, 1)]
+)
+def test_every_point_counts_once_an_epoch(n: int, batch_size: int, world: int, accumulate: int) -> None:
+    seen: list[int] = []
+    for batch in global_batches(n, batch_size, seed=0, epoch=1):
+        shares = [share_of(batch, rank, world, accumulate) for rank in range(world)]
+        assert len({len(share) for share in shares}) == 1
+        assert all(len(chunk) >= 1 for share in shares for chunk, _ in share)
+        seen += [int(i) for share in shares for chunk, count in share for i in chunk[:count]]
+    assert sorted(seen) == list(range(n))
+
+
+def test_epochs_differ_and_seeds_differ() -> None:
+    orders = {tuple(epoch_order(20, seed, epoch)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+
+
+def test_schedules() -> None:
+    assert [Warmup(2)(s, 100) for s in range(3)] == [0.5, 1.0, 1.0]
+    assert Warmup()(0, 100) == pytest.approx(1 / 5)
+    assert Warmup()(0, 10**6) == pytest.approx(1 / 500)
+    assert Constant()(0, 10) == 1.0
+    assert Cosine(1)(0, 100) == 1.0
+    assert Cosine(1)(50, 100) == pytest.approx(0.5)
+    assert Cosine(1, floor=0.1)(100, 100) == pytest.approx(0.1)
+
+
+# -- what is refused -------------------------------------------------------------------------------------
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield torch.zeros(3), torch.zeros(())
+
+
+class SelfMade(nn.Module):
+    def fit(self, x: Tensor, y: Tensor) -> None: ...
+
+    def predict(self, x: Tensor) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "wrong, error, complaint",
+    [
+        ({"method": nn.Linear(1, 1)}, TypeError, "loss"),
+        ({"method": SelfMade()}, TypeError, "its own fit"),
+        ({"method": Ensemble([method()])}, TypeError, "fit_replicas"),
+        ({"data": DataLoader(TensorDataset(*regression()))}, TypeError, r"loader\.dataset"),
+        ({"data": Stream()}, TypeError, "length"),
+        ({"data": torch.zeros(3)}, TypeError, "pair"),
+        ({"data": (torch.zeros(3, 3), torch.zeros(2))}, ValueError, "3 points and y has 2"),
+        ({"data": (torch.zeros(0, 3), torch.zeros(0))}, ValueError, "empty"),
+        ({"epochs": 0}, ValueError, "epochs"),
+        ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"gradient_clip": 0.0}, ValueError, "gradient_clip"),
+        ({"early_stopping": EarlyStopping()}, ValueError, "validation"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(wrong: dict, error: type, complaint: str) -> None:
+    settings = {"method": method(), "data": regression(), "epochs": 1, "accelerator": "cpu", **wrong}
+    with pytest.raises(error, match=complaint):
+        fit(settings.pop("method"), settings.pop("data"), **settings)
+
+
+class Augmented(Dataset):
+    """Draws from every generator there is."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        import random
+
+        x = torch.full((3,), float(i)) / 20 + 0.1 * torch.randn(3) + 0.1 * random.random() + 0.1 * np.random.rand()  # noqa: NPY002
+        return x, x.sum()
+
+
+def test_a_dataset_that_draws_is_resumed_exactly(tmp_path: Path) -> None:
+    from bedl.training import Checkpoints
+
+    class Interrupt(Callback):
+        def on_step(self, run, row) -> None:
+            if row["step"] == 6:
+                raise KeyboardInterrupt
+
+    places = Checkpoints(tmp_path, every_steps=2)
+    settings = {"epochs": 3, "batch_size": 4, "accelerator": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        fit(method(), Augmented(), checkpoint=places, callbacks=[Interrupt()], **settings)
+    resumed, whole = method(), method()
+    fit(resumed, Augmented(), checkpoint=places, **settings)
+    fit(whole, Augmented(), **settings)
+    assert torch.equal(vector(resumed), vector(whole))

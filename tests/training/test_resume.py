@@ -1,0 +1,124 @@
+"""Killed with SIGKILL at random moments and taken up again, a run ends bit for bit as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bedl.training import CheckpointError, Constant, EarlyStopping, Warmup, adam, fit, read_history
+from bedl.training import checkpoint as ck
+from tests.training.problems import method, regression, vector
+from tests.training.test_checkpoint import same
+
+ROOT = Path(__file__).parents[2]
+
+# The processes are forked, before torch has started any thread, from one that has done the importing.
+SCRIPT = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from bedl.training import Callback, Checkpoints, EarlyStopping, fit
+from tests.training.problems import method, regression
+
+class KillAt(Callback):
+    def __init__(self, step):
+        self.step = step
+    def on_step(self, run, row):
+        if row["step"] == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def train(directory, step=None):
+    model = method("perturbed", dropout=0.3)
+    fit(model, regression(60), epochs=8, batch_size=8, validation=regression(20, seed=1), accumulate=2,
+        early_stopping=EarlyStopping(patience=100), checkpoint=Checkpoints(directory, every_steps=3), accelerator="cpu",
+        callbacks=[KillAt(step)])
+
+def child(directory, step=None, seconds=None):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            train(directory, step)
+        except BaseException as error:
+            print("error:", repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+root, rng = Path(sys.argv[1]), random.Random(0)
+began = time.monotonic()
+assert child(root / "whole") == 0
+whole = time.monotonic() - began
+# at random steps: 64 in all
+steps = sorted(rng.sample(range(1, 64), 5))
+for step in steps:
+    assert child(root / "steps", step) == -signal.SIGKILL, step
+assert child(root / "steps") == 0
+# at random moments, wherever the process is: in a step, in a checkpoint, in the history
+killed = 0
+for _ in range(8):
+    code = child(root / "moments", seconds=rng.uniform(0.05, 0.5) * whole)
+    assert code in (0, -signal.SIGKILL), code
+    killed += code == -signal.SIGKILL
+assert child(root / "moments") == 0
+print("killed", len(steps), killed)
+"""
+
+
+def test_killed_runs_end_like_whole_ones(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, env=env, cwd=ROOT, timeout=300, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) >= 2, "too few runs were under way when they were killed"
+    whole = ck.read(ck.path_of(tmp_path / "whole", 64))
+    assert whole["position"]["epoch"] == 8
+    for name in ("steps", "moments"):
+        resumed = ck.read(ck.path_of(tmp_path / name, 64))
+        assert same(resumed, whole), name
+        assert read_history(tmp_path / name / "history.jsonl") == read_history(tmp_path / "whole" / "history.jsonl")
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    model = method()
+    fit(model, regression(), epochs=2, checkpoint=tmp_path, accelerator="cpu")
+    again = method(seed=9)
+    result = fit(again, regression(), epochs=2, checkpoint=tmp_path, accelerator="cpu")
+    assert torch.equal(vector(again), vector(model))
+    assert (result.rows, result.steps) == ([], 4)
+
+
+def test_a_longer_run_goes_on(tmp_path: Path) -> None:
+    def run(epochs: int, directory: Path | None) -> torch.Tensor:
+        model = method()
+        fit(model, regression(), epochs=epochs, checkpoint=directory, schedule=Warmup(3), accelerator="cpu")
+        return vector(model)
+
+    run(2, tmp_path)
+    assert torch.equal(run(5, tmp_path), run(5, None))
+
+
+def test_early_stopping_resumes_with_its_best(tmp_path: Path) -> None:
+    data, held_out = regression(30), regression(30, seed=1)
+    rule = EarlyStopping(patience=3)
+
+    def run(epochs: int, directory: Path | None) -> torch.Tensor:
+        model = method("none", hidden=30)
+        fit(model, data, epochs=epochs, validation=held_out, early_stopping=rule, checkpoint=directory,
+            optimizer=adam(0.05), schedule=Constant(), accelerator="cpu")  # fmt: skip
+        return vector(model)
+
+    run(4, tmp_path)
+    assert torch.equal(run(60, tmp_path), run(60, None))
+    with pytest.raises(CheckpointError, match="early_stopping"):
+        fit(method("none", hidden=30), data, epochs=60, checkpoint=tmp_path, accelerator="cpu",
+            optimizer=adam(0.05))  # fmt: skip
