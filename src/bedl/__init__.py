@@ -1,10 +1,15 @@
 """bedl: neural networks that say how sure they are, in one forward pass."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from bedl import nn as nn
 from bedl import rules as rules
 from bedl.check import check
 from bedl.dispatch import register_rule, use_rules
 from bedl.errors import BEDLError, UnsupportedOperationError
+from bedl.heads import Dirichlet, Normal
+from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments
 from bedl.nn import (
     GaussianBilinear,
@@ -18,6 +23,10 @@ from bedl.nn import (
     deterministic,
     sampled,
 )
+from bedl.objectives import PAC, HyperPrior
+
+if TYPE_CHECKING:
+    from bedl.training import fit, fit_replicas
 
 __version__ = "0.1.0"
 
@@ -40,7 +49,28 @@ __all__ = [
     "bayesianize",
     "check",
     "deterministic",
+    # the method: a network, a head, what is minimised; training
+    "BEDL",
+    "Dirichlet",
+    "Ensemble",
+    "HyperPrior",
+    "Normal",
+    "PAC",
+    "fit",
+    "fit_replicas",
     # errors
     "BEDLError",
     "UnsupportedOperationError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Training needs Lightning Fabric, which takes a while to import and need not be installed.
+    if name not in ("fit", "fit_replicas"):
+        raise AttributeError(f"module 'bedl' has no attribute {name!r}")
+    try:
+        return getattr(import_module("bedl.training"), name)
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("lightning"):
+            raise
+        raise ImportError(f"bedl.{name} needs Lightning Fabric: pip install 'bedl[train]'") from error
