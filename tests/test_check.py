@@ -78,7 +78,8 @@ def test_an_early_end_is_not_a_pass():
     report = bedl.check(nn.Sequential(Fails()), torch.zeros(1, 3))
     assert not report.ok
     assert "only tensors here" in report.failure
-    assert "ended early" in str(report)
+    assert "not checked to the end" in str(report)
+    assert "every one" not in str(report)
     assert "'0'" in str(report)
 
 

@@ -84,7 +84,7 @@ def test_shared_modules_and_shared_weights_stay_shared(net):
     (nn.Linear, "t*", {"first", "shared"}),
     (None, nn.Linear, set()),
     (lambda name, module: module.bias is None, None, {"tied"}),
-    ([nn.Conv2d, lambda name, module: name == "first"], None, {"first"}),
+    ([nn.BatchNorm1d, lambda name, module: name == "first"], None, {"first"}),
 ])  # fmt: skip
 def test_include_and_exclude(net, include, exclude, converted):
     bayesian = bedl.bayesianize(net, include=include, exclude=exclude)
@@ -95,6 +95,17 @@ def test_a_name_chooses_everything_below_it():
     net = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
     bayesian = bedl.bayesianize(net, exclude="0")
     assert [isinstance(m, GaussianLayer) for m in (bayesian[0][0], bayesian[0][1], bayesian[1])] == [False, False, True]
+
+
+def test_a_slip_does_not_leave_a_net_deterministic(net):
+    with pytest.raises(ValueError, match="exclude='frist' fits no layer"):
+        bedl.bayesianize(net, exclude="frist")
+    with pytest.raises(ValueError, match="Conv2d"):
+        bedl.bayesianize(net, include=[nn.Linear, nn.Conv2d])
+    with pytest.raises(bedl.BEDLError, match="no layer to convert"):
+        bedl.bayesianize(nn.LSTM(3, 4))
+    with pytest.raises(TypeError, match=r"takes an nn\.Module"):
+        bedl.bayesianize(torch.relu)
 
 
 def test_wrong_selector(net):
@@ -155,8 +166,9 @@ def test_computed_weights_are_not_converted_silently(derive):
     if type(net[0]) is nn.Linear:
         with pytest.raises(bedl.BEDLError, match=r"weight_norm.*exclude='0'"):
             bedl.bayesianize(net)
-    else:  # a parametrised layer has a class of its own, which is left as it is
-        assert bedl.nn.kept_deterministic(bedl.bayesianize(net))
+    else:  # a parametrised layer has a class of its own, which is not converted
+        with pytest.raises(bedl.BEDLError, match="no layer to convert"):
+            bedl.bayesianize(net)
 
 
 def test_converting_twice_changes_nothing(net):

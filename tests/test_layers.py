@@ -108,7 +108,7 @@ def test_multihead_attention(batch_first, kdim):
     # a fifth of a standard deviation is what softmax to first order may be off
     assert ((y.loc - draws.mean(0)).abs() < (0.2 + 6 / 1000**0.5) * draws.std(0)).all()
     ratio = (y.variance / draws.var(0)).sqrt()
-    assert 0.9 < ratio.mean() < 1.1
+    assert 0.85 < ratio.mean() < 1.15  # softmax to first order, with weights that are not small
     torch.testing.assert_close(shares.loc.sum(-1), torch.ones(shares.shape[:-1]))
 
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -168,8 +169,37 @@ def test_augmented_assignment():
     assert x is y
     assert (y.loc[0].item(), y.variance[0].item()) == (3.0, 5.0)
     t = torch.zeros(2)
-    t += y
+    t += y  # Python falls back to t = t + y
     assert isinstance(t, Moments)
+
+
+@pytest.mark.parametrize("change", [
+    lambda h: h[:, :4].mul_(10.0), lambda h: F.relu(h[:, :4], inplace=True), lambda h: h.view(-1).add_(1),
+    lambda h: h.flatten().__iadd__(1), lambda h: h[0].mul_(5),
+])  # fmt: skip
+def test_in_place_on_a_view_is_refused(change):
+    with pytest.raises(UnsupportedOperationError, match="view"):
+        change(Moments(torch.ones(2, 8), torch.ones(2, 8)) * 2)
+
+
+def test_rules_must_return_moments():
+    with bedl.use_rules({F.softsign: lambda x: x.loc}), pytest.raises(TypeError, match="softsign returned a Tensor"):
+        F.softsign(Moments(torch.zeros(1), 1.0))
+
+
+def test_numpy_is_refused():
+    x = Moments(torch.zeros(2), 1.0)
+    assert (np.float32(2) * x).variance[0] == 4
+    for operation in (lambda: np.ones(2) * x, lambda: np.asarray(x)):
+        with pytest.raises((UnsupportedOperationError, TypeError)):
+            operation()
+
+
+def test_numpys_names_for_arguments():
+    x = Moments(torch.ones(2, 3), 1.0)
+    assert x.sum(axis=1, keepdims=True).shape == (2, 1)
+    assert torch.ones(2, dtype=torch.float64).to(x).dtype is torch.float32
+    assert x.to(torch.float32) is x
 
 
 def test_in_place_keeps_gradients():

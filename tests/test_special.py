@@ -65,6 +65,13 @@ def test_relu_at_the_extremes_in_float32(ratio, std):
     assert abs(y.variance.item() - variance) <= tolerance * variance + mp.mpf("1e-37")
 
 
+@each_dtype
+@pytest.mark.parametrize("x", [-40.0, -1.0, -0.34, -0.33, -1e-3, -1e-9, 1e-20, 1e-6, 0.1, 0.333, 0.334, 2.0, 80.0])
+def test_expm1(x, dtype):
+    t = torch.tensor(x, dtype=dtype)
+    assert_relative(special.expm1(t), mp.expm1(mp.mpf(t.item())), dtype)
+
+
 def test_std_has_no_slope_at_zero():
     variance = torch.tensor([0.0, 4.0, 1e-40], requires_grad=True)
     sigma = special.std(variance)

@@ -56,9 +56,10 @@ class Report:
             )
         without = len(self.unsupported)
         total = f"{len(self.operations)} operations, "
-        total += f"{without} without a rule" if without else "every one has a rule"
         if self.failure:
-            total += f"; but the walk ended early {self.failure}"
+            total += f"{without} of them without a rule; not checked to the end: it stopped {self.failure}"
+        else:
+            total += f"{without} without a rule" if without else "every one has a rule"
         return "\n".join([*lines, total])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -9,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch.nn.functional as F
+from torch import Tensor
 
-from bedl.errors import UnsupportedOperationError
+from bedl.errors import UnsupportedOperationError, function_name
 
 __all__ = ["dispatch", "register_rule", "use_rules"]
 
@@ -54,8 +56,12 @@ _INPLACE_AT: dict[Callable, int] = {
 }
 
 
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}  # which torch accepts too
+
+
 def apply_rule(func: Callable, rule: Rule, args: tuple, kwargs: dict) -> Any:
     """Call the rule without `inplace`, which is the same for all and done here."""
+    kwargs = {_NUMPY_NAMES.get(name, name): value for name, value in kwargs.items()}
     at = _INPLACE_AT.get(func)
     inplace = kwargs.get("inplace", False)
     if at is not None and len(args) > at:
@@ -90,8 +96,21 @@ def register_rule(func: Callable, rule: Rule | None = None) -> Any:
         return lambda rule: register_rule(func, rule) or rule
     if not callable(func) or not callable(rule):
         raise TypeError("register_rule(func, rule): both must be callables")
-    _RULES[func] = rule
+    _RULES[func] = _checked(func, rule)
     return None
+
+
+def _checked(func: Callable, rule: Rule) -> Rule:
+    """The rule, with an error where it returns a plain tensor, which would make the rest of a network deterministic."""
+
+    @functools.wraps(rule)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        result = rule(*args, **kwargs)
+        if result is None or isinstance(result, Tensor):
+            raise TypeError(f"the rule for {function_name(func)} returned a {type(result).__name__}, not Moments")
+        return result
+
+    return checked
 
 
 @contextmanager
@@ -105,7 +124,7 @@ def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
         ...     y = F.softsign(bedl.Moments(torch.zeros(1), 1.0))
     """
     before = _scope.overlay
-    _scope.overlay = {**before, **rules}
+    _scope.overlay = {**before, **{func: _checked(func, rule) for func, rule in rules.items()}}
     try:
         yield
     finally:

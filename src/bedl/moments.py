@@ -178,12 +178,23 @@ class Moments:
 
         return f"Moments(\n  loc={text(self.loc)},\n  variance={text(self.variance)})"
 
+    __array_ufunc__ = None  # numpy hands `array * moments` over instead of taking them apart
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise refusal(torch.Tensor.numpy, "an array holds no moments; convert .loc and .variance")
+
     def assign_(self, other: Moments) -> Moments:
         """Take over another pair's values: what an in-place operation does here.
 
-        The pair is rebound, not overwritten, so autograd keeps what it saved. A view taken *before* the
-        in-place operation therefore does not see the change.
+        The pair is rebound, not overwritten, so autograd keeps what it saved. What it was a view of would therefore not
+        see the change, and so that is refused; a view taken *before* does not see it either.
         """
+        if not torch.compiler.is_compiling() and self.loc._is_view():
+            raise refusal(
+                torch.Tensor.copy_,
+                "in-place operations on a view (a slice, a reshape) would not reach what "
+                "it is a view of; write it without the underscore or inplace=True",
+            )
         if other.shape != self.shape:
             raise ValueError(f"in-place result of shape {tuple(other.shape)} does not fit {tuple(self.shape)}")
         self.loc, self.variance = other.loc, other.variance

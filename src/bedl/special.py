@@ -105,6 +105,21 @@ def standardize(loc: Tensor, sigma: Tensor) -> Tensor:
     return torch.where(positive, ratio, loc.sign() * FAR + sigma * 0)
 
 
+def expm1(x: Tensor) -> Tensor:
+    """e^x − 1, also for small x where it is computed as just that difference. shape: (*) -> (*)
+
+    Compiled code and ONNX have no expm1: they subtract, and in float32 nothing is left of 1e-8. Hence the series.
+    """
+    if x.dtype == torch.float64:
+        return torch.expm1(x)
+    small = x.abs() < 1 / 3
+    near = torch.where(small, x, 0.0)
+    series = torch.ones_like(near)
+    for n in range(8, 1, -1):
+        series = 1 + near / n * series
+    return torch.where(small, near * series, torch.expm1(x))
+
+
 def normal_pdf(x: Tensor) -> Tensor:
     """φ(x). shape: (*) -> (*)"""
     return INV_SQRT_2PI * torch.exp(-0.5 * x * x)

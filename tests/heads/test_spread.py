@@ -11,10 +11,10 @@ from tests.heads.oracles import exact, logits
 
 
 @pytest.mark.parametrize("n_classes", [2, 10])
-@pytest.mark.parametrize("s", [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0])
+@pytest.mark.parametrize("s", [0.03, 0.1, 1.0, 5.0, 20.0])
 @pytest.mark.parametrize("spread", [1, 30])
 def test_agrees_with_quadrature(n_classes, s, spread):
-    n = 12 // n_classes
+    n = 8 // n_classes + 1
     m, v = logits(n_classes, n, scale=2.0, s=s, spread=spread, seed=5)
     truth = exact(m, v)
     m, v = m.float(), v.float()

@@ -90,9 +90,9 @@ def test_pac_classification_by_torch_distributions() -> None:
         return float((kl + 1 - math.log(0.05) / 50).sqrt())
 
     net, head = Given(0.0), Dirichlet(3)
-    assert float(PAC()(net, head, batch)) == pytest.approx(root(f.exp() + 1e-3), rel=1e-4)
+    assert float(PAC()(net, head, batch)) == pytest.approx(root(f.exp() + 1e-3), rel=1e-3)
     misleading = f.exp().scatter(1, y[:, None], 1.0) + 1e-3
-    assert float(PAC(evidence="misleading")(net, head, batch)) == pytest.approx(root(misleading), rel=1e-4)
+    assert float(PAC(evidence="misleading")(net, head, batch)) == pytest.approx(root(misleading), rel=1e-3)
 
 
 def small_net(outputs: int, seed: int = 0) -> nn.Module:
@@ -161,7 +161,8 @@ def test_hyperprior_by_scipy(a0: float, b0: float, alpha0: float) -> None:
 
 def test_hyperprior_is_a_density_of_the_variance() -> None:
     """By itself it pulls sigma² to b0/(a0 + 1), the mode of the density in sigma², and means to 0."""
-    net, prior = GaussianLinear(2, 2), HyperPrior(3.0, 0.4, 1.0)
+    torch.manual_seed(0)
+    net, prior = GaussianLinear(2, 2, dtype=torch.float64), HyperPrior(3.0, 0.4, 1.0)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
@@ -171,8 +172,8 @@ def test_hyperprior_is_a_density_of_the_variance() -> None:
         return loss
 
     optimizer.step(closure)
-    assert torch.allclose(net.weight_logvar.exp(), torch.full((2, 2), 0.1), atol=1e-4)
-    assert torch.allclose(net.weight_mean, torch.zeros(2, 2), atol=1e-4)
+    assert torch.allclose(net.weight_logvar.exp(), torch.full((2, 2), 0.1, dtype=torch.float64), atol=1e-4)
+    assert torch.allclose(net.weight_mean, torch.zeros(2, 2, dtype=torch.float64), atol=1e-4)
 
 
 def test_hyperprior_counts_a_shared_weight_once() -> None:

@@ -70,6 +70,10 @@ def bayesianize(
         >>> bool((bayesian(torch.ones(1, 4)).loc == net(torch.ones(1, 4))).all())
         True
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"bayesianize takes an nn.Module, not {type(module).__name__}")
+    _refuse_idle(module, "include", include)
+    _refuse_idle(module, "exclude", exclude)
     chosen = _selector(include, default=True)
     left_out = _selector(exclude, default=False)
     result = copy.deepcopy(module)
@@ -93,6 +97,11 @@ def bayesianize(
             for part in ("mean", "logvar"):
                 pair = layer._parameters[f"{weight}_{part}"]
                 layer._parameters[f"{weight}_{part}"] = shared.setdefault((id(original), part), pair)
+    if include is None and exclude is None and not any(isinstance(m, layers.GaussianLayer) for m in result.modules()):
+        known = ", ".join(kind.__name__ for kind in GAUSSIAN_TWINS if kind is not NonDynamicallyQuantizableLinear)
+        raise BEDLError(
+            f"bayesianize: {type(module).__name__} has no layer to convert; known are, by exact type: {known}"
+        )
     return result
 
 
@@ -133,6 +142,16 @@ def _refuse_derived_weights(name: str, layer: nn.Module, twin: type[layers.Gauss
             "torch.nn.utils.parametrize.remove_parametrizations), or leave the layer out with "
             f"exclude={name!r}."
         )
+
+
+def _refuse_idle(module: nn.Module, name: str, choice: Selector) -> None:
+    """A name or type that fits no layer is a slip, and would leave a net deterministic without a word."""
+    parts = [choice] if isinstance(choice, (str, type)) else choice if isinstance(choice, (list, tuple, set)) else []
+    for part in parts:
+        if isinstance(part, (str, type)):
+            fits = _selector(part, default=False)
+            if not any(fits(path, layer) for path, layer in module.named_modules()):
+                raise ValueError(f"bayesianize: {name}={part!r} fits no layer of this {type(module).__name__}")
 
 
 def _selector(choice: Selector, default: bool) -> Callable[[str, nn.Module], bool]:

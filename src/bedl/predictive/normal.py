@@ -20,6 +20,15 @@ class _RealPredictive(Predictive):
         """P(target <= y), per target. y shape: (*batch, D) -> (*batch, D)"""
         raise NotImplementedError
 
+    def _targets(self, y: Tensor) -> Tensor:
+        """Targets in the shape of the prediction; never broadcast, which would compare every point with every other."""
+        shape = self.mean.shape
+        if y.shape == shape[:-1] and shape[-1] == 1:
+            return y[..., None]
+        if y.shape[-len(shape) :] != shape:  # several values for each point may stand in front
+            raise ValueError(f"targets of shape {tuple(y.shape)} do not fit predictions of shape {tuple(shape)}")
+        return y
+
     def quantile(self, q: float | Tensor) -> Tensor:
         """The value below which the target lies with probability ``q``.
 
@@ -78,9 +87,10 @@ class NormalPredictive(_RealPredictive):
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of the targets, summed over the D of them. y shape: (*batch, D) -> (*batch)"""
-        return normal_log_density(y, self.mean, self.variance).sum(-1)
+        return normal_log_density(self._targets(y), self.mean, self.variance).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
+        y = self._targets(y)
         return torch.special.ndtr((y - self.mean) / self.std)
 
     def quantile(self, q: float | Tensor) -> Tensor:
@@ -154,11 +164,11 @@ class NormalMixturePredictive(_RealPredictive):
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of the targets jointly: a member speaks for all D of them. y shape: (*batch, D) -> (*batch)"""
-        members = normal_log_density(y[..., None], self.means, self._stds.square()).sum(-2)
+        members = normal_log_density(self._targets(y)[..., None], self.means, self._stds.square()).sum(-2)
         return torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
 
     def cdf(self, y: Tensor) -> Tensor:
-        return torch.special.ndtr((y[..., None] - self.means) / self._stds).mean(-1)
+        return torch.special.ndtr((self._targets(y)[..., None] - self.means) / self._stds).mean(-1)
 
     def quantile(self, q: float | Tensor) -> Tensor:
         """By bisection between the members' own quantiles, which enclose the mixture's; see the base class."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from bedl.dispatch import refusal, register_rule, use_rules
+from bedl.dispatch import _RULES, refusal, register_rule, use_rules
 from bedl.moments import Moments
 from bedl.rules import (
     activation,
@@ -132,9 +132,7 @@ def _in_place(rule: Callable, func: Callable) -> Callable:
         result = rule(input, *args, **kwargs)
         if isinstance(input, Moments):
             return input.assign_(result)
-        if func.__name__.startswith("__i"):  # `tensor += moments`: Python binds the name to what is returned
-            return result
-        raise refusal(func, "a plain tensor cannot hold Moments; write the operation without the underscore")
+        raise refusal(func, "a plain tensor cannot hold Moments; write x = x + y in place of x += y")
 
     in_place.approximation = approximation(rule)  # type: ignore[attr-defined]
     return in_place
@@ -145,13 +143,13 @@ def _install() -> None:
         for names, rule in family.items():
             for name in names.split():
                 for func, inplace in _homes(name):
-                    register_rule(func, _in_place(rule, func) if inplace else rule)
+                    _RULES[func] = _in_place(rule, func) if inplace else rule
     for movers, make in ((MOVES, shape.moves), (MOVES_LIKE, shape.moves_like)):
         for name in movers:
             for func, inplace in _homes(name):
                 # torch.compile cannot see into the method, which calls super().
                 mover = make(torch.unflatten if func is torch.Tensor.unflatten else func)
-                register_rule(func, _in_place(mover, func) if inplace else mover)
+                _RULES[func] = _in_place(mover, func) if inplace else mover
 
 
 _install()

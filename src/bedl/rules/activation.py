@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bedl import special
 from bedl.dispatch import refusal
 from bedl.moments import Moments, as_moments
 from bedl.rules._marks import elementwise
@@ -112,24 +113,24 @@ def prelu(input: Moments, weight: Tensor) -> Moments:
 
 @elementwise(torch.exp)
 def exp(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.exp(m + 0.5 * v), torch.exp(2 * m + v) * torch.expm1(v)
+    return torch.exp(m + 0.5 * v), torch.exp(2 * m + v) * special.expm1(v)
 
 
 @elementwise(torch.expm1)
 def expm1(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.expm1(m + 0.5 * v), torch.exp(2 * m + v) * torch.expm1(v)
+    return special.expm1(m + 0.5 * v), torch.exp(2 * m + v) * special.expm1(v)
 
 
 @elementwise(torch.sin)
 def sin(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     # ½(1 − e⁻ᵛ)(1 + e⁻ᵛ cos 2m), the last factor as a sum of non-negative terms
-    gone = -torch.expm1(-v)
+    gone = -special.expm1(-v)
     return torch.exp(-0.5 * v) * torch.sin(m), 0.5 * gone * (gone + 2 * torch.exp(-v) * torch.cos(m).square())
 
 
 @elementwise(torch.cos)
 def cos(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    gone = -torch.expm1(-v)
+    gone = -special.expm1(-v)
     return torch.exp(-0.5 * v) * torch.cos(m), 0.5 * gone * (gone + 2 * torch.exp(-v) * torch.sin(m).square())
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bedl.rules._marks import elementwise
 from bedl.rules.activation import rectified
-from bedl.special import FAR, mills, mills_differences, normal_cdf, normal_pdf, standardize, std
+from bedl.special import FAR, expm1, mills, mills_differences, normal_cdf, normal_pdf, standardize, std
 
 
 def _elu_forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
@@ -35,9 +35,9 @@ def _elu_forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     s, w, m_down = sigma.clamp_max(0.5), v.clamp_max(0.25), m.clamp_max(0.0)
     start = torch.where(near, r, (-r).clamp_min(1.0) - 2 * s)
     drop, next_drop, bend = (pdf * t for t in mills_differences(start, s))
-    log_normal = -torch.expm1((m_down + 0.5 * w).clamp_max(0.0))
+    log_normal = -expm1((m_down + 0.5 * w).clamp_max(0.0))
     mean_small = torch.where(near, drop, log_normal + next_drop)
-    below = torch.exp(2 * m_down + w) * torch.expm1(w) - bend - next_drop * (next_drop + 2 * log_normal)
+    below = torch.exp(2 * m_down + w) * expm1(w) - bend - next_drop * (next_drop + 2 * log_normal)
     variance_small = torch.where(near, bend - drop * drop, below)
 
     mean = torch.where(small, mean_small, mean_wide)

@@ -67,10 +67,14 @@ def pad(input: Moments, pad: Sequence[int], mode: str = "constant", value: float
     return Moments(F.pad(input.loc, pad, mode, value), F.pad(input.variance, pad, mode, None))
 
 
-def to(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+def to(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, Moments) for a in args):
         args = tuple(a.loc if isinstance(a, Moments) else a for a in args)
+    if not isinstance(input, Moments):  # a plain tensor to the dtype and device of Moments
+        return input.to(*args, **kwargs)
     loc = input.loc.to(*args, **kwargs)
+    if loc is input.loc:
+        return input  # as torch does
     if not loc.is_floating_point():
         raise refusal(torch.Tensor.to, f"Moments cannot be {loc.dtype}")
     # the device and copy semantics of the call, but the variance's own precision
@@ -87,7 +91,7 @@ def casts(dtype: torch.dtype) -> Callable[[Moments], Moments]:
     return rule
 
 
-def type_as(input: Moments, other: Moments | Tensor) -> Moments:
+def type_as(input: Moments | Tensor, other: Moments | Tensor) -> Any:
     return to(input, device=other.device, dtype=other.dtype)
 
 

@@ -106,6 +106,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def read(path: Path) -> dict[str, Any]:
     """The state that `write` wrote, after checking that it is exactly that."""
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a directory; name one of the checkpoints in it, or pass it as checkpoint=")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}

@@ -80,6 +80,8 @@ def fit_replicas(
         >>> fit_replicas(methods, (x, 2 * x), epochs=2, lr=[0.01, 0.1, 1.0]).loss.shape
         torch.Size([3])
     """
+    if not isinstance(methods, (Collection, Sequence)):
+        raise TypeError(f"fit_replicas takes a list of methods or an ensemble, not one {type(methods).__name__}")
     methods = list(methods.members if isinstance(methods, Collection) else methods)
     seeds = list(range(len(methods))) if seeds is None else list(seeds)
     rates = torch.as_tensor([lr] * len(methods) if isinstance(lr, (int, float)) else list(lr), dtype=torch.float64)
@@ -87,6 +89,10 @@ def fit_replicas(
         raise ValueError(
             f"{len(methods)} replicas need as many seeds and learning rates, not {len(seeds)} and {len(rates)}"
         )
+    if len({id(method) for method in methods}) < len(methods):
+        raise ValueError("fit_replicas: the same method stands in the list twice; copy it with copy.deepcopy")
+    if epochs < 1:
+        raise ValueError(f"fit_replicas: epochs must be at least 1, not {epochs}")
     stacked = Stacked(methods, device, compile)
     batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device)
     adam = VectorAdam(stacked.parameters, betas, eps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ def save(run: Run, directory: Path, keep: int) -> Path:
             "early_stopping": run.watch.state_dict() if run.watch else None,
             "random": randoms,
             "settings": run.settings.fingerprint(run.points.n),
+            "build": _build(run.method),
             "torch": torch.__version__,
         }
         checkpoint.write(path, content)
@@ -53,6 +55,11 @@ def load(run: Run, path: Path) -> None:
     content = checkpoint.read(path)
     _compare_settings(content["settings"], run.settings.fingerprint(run.points.n), path)
     _compare_tensors(content["method"], run.method, path)
+    if content["build"] != _build(run.method):
+        raise CheckpointError(
+            f"{path} was written with another network, head or objective of the same shapes; use the same ones, "
+            "or start anew with another checkpoint directory"
+        )
     _compare_optimizer(content["optimizer"], run.optimizer, path)
     if (content["early_stopping"] is None) != (run.watch is None):
         raise CheckpointError(f"{path} was written with another choice of early_stopping")
@@ -68,6 +75,11 @@ def load(run: Run, path: Path) -> None:
         random_state.restore(_tensors_from_lists(randoms[fabric.global_rank]), fabric.device)
     else:  # another number of processes: the old streams do not fit
         torch.manual_seed(stream_seed(run.settings.seed, fabric.global_rank, run.step))
+
+
+def _build(method: nn.Module) -> str:
+    """Layers, head and objective with their settings, as text; without the addresses of functions."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
 def load_weights(method: nn.Module, path: str | Path) -> None:
