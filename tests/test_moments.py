@@ -187,6 +187,14 @@ def test_rules_must_return_moments():
         F.softsign(Moments(torch.zeros(1), 1.0))
 
 
+def test_the_same_object_twice():
+    x = Moments(torch.randn(3, 3), 1.0)
+    assert torch.maximum(x, x) is x
+    for product in (lambda: x @ x, lambda: torch.einsum("bi,bi->b", x, x)):
+        with pytest.raises(UnsupportedOperationError, match="same random values"):
+            product()
+
+
 def test_numpy_is_refused():
     x = Moments(torch.zeros(2), 1.0)
     assert (np.float32(2) * x).variance[0] == 4

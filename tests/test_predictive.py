@@ -10,6 +10,8 @@ import scipy.stats
 import torch
 from torch.utils import _pytree as pytree
 
+from bedl.heads import Dirichlet
+from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive, mixture
 
 G = torch.Generator().manual_seed(0)
@@ -211,3 +213,20 @@ def test_tables():
     assert len(frame) == 5
     assert np.allclose(frame[["probabilities_0", "probabilities_1", "probabilities_2"]].sum(axis=1), 1)
     assert list(normal(d=1).to_frame().columns)[:2] == ["mean", "std"]
+
+
+def test_targets_never_broadcast() -> None:
+    """(N,) against (N, 1) would compare every point with every other."""
+    normal = NormalPredictive(torch.arange(3.0)[:, None], torch.full((3, 1), 0.5), torch.full((3, 1), 0.5))
+    y = torch.arange(3.0)
+    assert torch.equal(normal.log_prob(y), normal.log_prob(y[:, None]))
+    assert normal.cdf(y).shape == (3, 1)
+    for wrong in (torch.zeros(3, 3), torch.zeros(2), torch.tensor(1.0), torch.zeros(1, 3)):
+        with pytest.raises(ValueError, match="do not fit"):
+            normal.log_prob(wrong)
+    classes = Dirichlet(3)(Moments(torch.zeros(5, 3), 1.0))
+    assert classes.log_prob(torch.zeros(5, dtype=torch.long)).shape == (5,)
+    with pytest.raises(ValueError, match="do not fit"):
+        classes.log_prob(torch.zeros(3, dtype=torch.long))
+    with pytest.raises(TypeError, match="integers"):
+        classes.log_prob(torch.full((5,), 1.9))

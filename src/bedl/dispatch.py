@@ -78,9 +78,9 @@ def refusal(func: Callable, why: str = "") -> UnsupportedOperationError:
 def register_rule(func: Callable, rule: Rule | None = None) -> Any:
     """Add or replace, for the whole process, the rule of a torch function.
 
-    The rule has the function's own signature, with Moments where the function takes tensors, and
-    returns Moments. See `bedl.use_rules` for a rule that holds only inside a block, and
-    `bedl.rules.quadrature` for one made from any elementwise function.
+    The rule has the function's own signature, with Moments where the function takes tensors, and returns Moments. It
+    answers for this one function: `torch.sinh` and `torch.Tensor.sinh` are two. See `bedl.use_rules` for a rule that
+    holds only inside a block, and `bedl.rules.quadrature` for one made from any elementwise function.
 
     Example:
         >>> import bedl, torch

@@ -38,7 +38,8 @@ class Moments:
     Args:
         loc: the means, a floating-point tensor. shape: (*shape)
         variance: the variances (not standard deviations), a number or a tensor that broadcasts to
-            ``loc``. shape: (*shape)
+            ``loc``. They must not be negative; a tensor is not searched for that, which would stall a GPU.
+            shape: (*shape)
 
     Example:
         >>> import torch

@@ -70,7 +70,13 @@ class CategoricalPredictive(Predictive):
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-probability of the classes ``y``. y shape: (*batch), integers -> (*batch)"""
-        return self.log_probabilities.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+        if y.is_floating_point() or y.dtype == torch.bool:
+            raise TypeError(f"class labels must be integers, not {y.dtype}; convert them with y.long()")
+        batch = self.log_probabilities.shape[:-1]
+        if y.shape[y.dim() - len(batch) :] != batch:
+            raise ValueError(f"labels of shape {tuple(y.shape)} do not fit predictions for {tuple(batch)} points")
+        values = self.log_probabilities.expand(*y.shape, -1)
+        return values.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
 
     def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
         """``n`` labels per point. shape: (n, *batch)"""

@@ -237,6 +237,8 @@ def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
 
     V = v_b·(1 − 2Φ(α)) + V₊ with α = (m_a − m_b)/√(v_a + v_b) ≤ 0.
     """
+    if input is other and isinstance(input, Moments):
+        return input
     a, b = _pair(input, other)
     swap = a.loc > b.loc
     m_low, v_low = torch.where(swap, b.loc, a.loc), torch.where(swap, b.variance, a.variance)
@@ -249,6 +251,8 @@ def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
 
 
 def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
+    if input is other and isinstance(input, Moments):
+        return input
     a, b = _pair(input, other)
     return _negative(maximum(_negative(a), _negative(b)))
 

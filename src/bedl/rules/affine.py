@@ -44,6 +44,8 @@ def _square(x: Operand) -> Tensor:
 
 def product(op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None) -> Moments:
     """Moments of a bilinear map of independent entries. `mean_op` is the map with a constant added, if there is one."""
+    if a is b:
+        raise refusal(torch.matmul, "both factors are the same random values, not independent ones")
     for operand in (a, b):
         if not operand.is_floating_point():
             raise TypeError(f"a product with Moments needs floating-point operands, not {operand.dtype}; use .float()")
