@@ -76,9 +76,3 @@ def maximum(loc: np.ndarray, std: np.ndarray) -> tuple[float, float]:
     first = integrate.quad(above, low, high, **options)[0]
     second = integrate.quad(lambda t: 2 * (t - low) * above(t), low, high, **options)[0]
     return low + first, second - first**2
-
-
-def draws(function: Callable[[], Tensor], count: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance over repeated calls of a random function."""
-    values = torch.stack([function().detach().double() for _ in range(count)])
-    return values.mean(0), values.var(0)

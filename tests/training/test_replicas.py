@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import os
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bedl import GaussianLinear
-from bedl.heads import Normal
-from bedl.methods import BEDL, Batch
+from bedl.methods import BEDL
 from bedl.objectives import PAC, HyperPrior
 from bedl.training import Constant, NonFiniteLossError, adam, fit, fit_replicas
 from bedl.training.data import Points
 from bedl.training.replica_data import ReplicaBatches
-from bedl.training.stacked import Stacked
 from bedl.training.vector_adam import VectorAdam, clip_rows
+from benchmarks.replicas import concrete, paper_net
 from tests.training.problems import classes, method, regression, vector
 
 
@@ -161,77 +155,9 @@ def test_batches_are_those_of_fit() -> None:
     assert isinstance(Points(big), Points)
 
 
-# -- speed ----------------------------------------------------------------------------------------------
-def concrete(split: int) -> tuple[Tensor, Tensor]:
-    """A standard split of UCI's concrete data, standardised. shapes: (927, 8), (927,)"""
-    if "BEDL_DATA" not in os.environ:
-        pytest.skip("set BEDL_DATA to a folder with UCI_Datasets/concrete")
-    folder = Path(os.environ["BEDL_DATA"]) / "UCI_Datasets" / "concrete" / "data"
-    table = np.loadtxt(folder / "data.txt")[np.loadtxt(folder / f"index_train_{split}.txt").astype(int)]
-    table = torch.tensor((table - table.mean(0)) / table.std(0), dtype=torch.float32)
-    features = np.loadtxt(folder / "index_features.txt").astype(int)
-    return table[:, features], table[:, int(np.loadtxt(folder / "index_target.txt"))]
-
-
-def paper_net(seed: int) -> BEDL:
-    torch.manual_seed(seed)
-    return BEDL(nn.Sequential(GaussianLinear(8, 50), nn.ReLU(), GaussianLinear(50, 2)), Normal(1))
-
-
-def twenty_nets(sets: list[tuple[Tensor, Tensor]], compile: bool) -> Callable[[int], None]:
-    stacked = Stacked([paper_net(seed) for seed in range(20)], compile=compile)
-    batches = ReplicaBatches(sets, list(range(20)), 10_000, 32, torch.device("cpu"))
-    optimizer, rates = VectorAdam(stacked.parameters), torch.full((20,), 1e-3, dtype=torch.float64)
-    n_train = torch.tensor(batches.sizes, dtype=torch.float32)
-
-    def step(number: int) -> None:
-        rows = batches[number]
-        loss, gradient = stacked.gradients(Batch(rows.x, rows.y, n_train, rows.weight))
-        assert bool(loss.isfinite().all())
-        optimizer.step(clip_rows(gradient, 1.0), rates)
-
-    return step
-
-
-def one_net(x: Tensor, y: Tensor) -> Callable[[int], None]:
-    """By the plainest loop there is."""
-    model = paper_net(0)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    batches = ReplicaBatches((x, y), [0], 10_000, 32, torch.device("cpu"))
-
-    def step(number: int) -> None:
-        index = torch.from_numpy(batches.numbers(number)[0])
-        optimizer.zero_grad()
-        loss = model.loss(Batch(x[index], y[index], len(x)))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        assert bool(loss.detach().isfinite())
-        optimizer.step()
-
-    return step
-
-
+# -- real data ----------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_twenty_replicas_cost_at_most_three_nets() -> None:
-    """Interleaved, medians of 40 blocks of steps: eager or compiled, whichever is faster."""
-    torch.set_num_threads(1)
-    sets = [concrete(split) for split in range(20)]
-    runs = {"one": one_net(*sets[0]), "eager": twenty_nets(sets, False), "compiled": twenty_nets(sets, True)}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for block in range(-15, 40):  # warm up through a whole epoch, for the short last batch is compiled by itself
-        for name, run in runs.items():
-            began = time.perf_counter()
-            for step in range(5):
-                run(5 * (block + 15) + step)
-            if block >= 0:
-                times[name].append(time.perf_counter() - began)
-    medians = {name: statistics.median(values) / 5e-3 for name, values in times.items()}
-    ratios = {name: round(medians[name] / medians["one"], 2) for name in ("eager", "compiled")}
-    print(f"20 replicas cost {ratios} x one net, {medians['one']:.2f} ms a step")
-    assert min(ratios.values()) <= 3.0
-
-
-@pytest.mark.slow
+@pytest.mark.skipif("BEDL_DATA" not in os.environ, reason="set BEDL_DATA to a folder with UCI_Datasets/concrete")
 def test_twenty_splits_of_concrete_equal_solo_runs() -> None:
     sets = [concrete(split) for split in range(20)]
     together = [paper_net(seed) for seed in range(20)]
