@@ -1,31 +1,33 @@
-"""bedl: neural networks that say how sure they are, in one forward pass."""
+"""bedl: neural networks that say how sure they are, in one forward pass.
+
+Names are imported when they are first used: reading a table or running an exported model needs no PyTorch.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bedl import nn as nn
-from bedl import rules as rules
-from bedl.check import check
-from bedl.dispatch import register_rule, use_rules
-from bedl.errors import BEDLError, UnsupportedOperationError
-from bedl.heads import Dirichlet, Normal
-from bedl.methods import BEDL, Ensemble
-from bedl.moments import Moments
-from bedl.nn import (
-    GaussianBilinear,
-    GaussianConv1d,
-    GaussianConv2d,
-    GaussianConv3d,
-    GaussianConvTranspose2d,
-    GaussianEmbedding,
-    GaussianLinear,
-    bayesianize,
-    deterministic,
-    sampled,
-)
-from bedl.objectives import PAC, HyperPrior
-
 if TYPE_CHECKING:
+    from bedl import nn as nn
+    from bedl import rules as rules
+    from bedl.checks import check
+    from bedl.dispatch import register_rule, use_rules
+    from bedl.errors import BEDLError, UnsupportedOperationError
+    from bedl.heads import Dirichlet, Normal
+    from bedl.methods import BEDL, Ensemble
+    from bedl.moments import Moments
+    from bedl.nn import (
+        GaussianBilinear,
+        GaussianConv1d,
+        GaussianConv2d,
+        GaussianConv3d,
+        GaussianConvTranspose2d,
+        GaussianEmbedding,
+        GaussianLinear,
+        bayesianize,
+        deterministic,
+        sampled,
+    )
+    from bedl.objectives import PAC, HyperPrior
     from bedl.training import fit, fit_replicas
 
 __version__ = "0.1.0"
@@ -63,14 +65,38 @@ __all__ = [
     "UnsupportedOperationError",
 ]
 
+_HOMES = {
+    "bedl.checks": "check",
+    "bedl.dispatch": "register_rule use_rules",
+    "bedl.errors": "BEDLError UnsupportedOperationError",
+    "bedl.heads": "Dirichlet Normal",
+    "bedl.methods": "BEDL Ensemble",
+    "bedl.moments": "Moments",
+    "bedl.nn": "GaussianBilinear GaussianConv1d GaussianConv2d GaussianConv3d GaussianConvTranspose2d "
+    "GaussianEmbedding GaussianLinear bayesianize deterministic sampled",
+    "bedl.objectives": "HyperPrior PAC",
+    "bedl.training": "fit fit_replicas",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_EXTRA_OF = {"lightning_fabric": "train", "sklearn": "sklearn", "onnx": "export"}
+_ROOMS = {"nn", "rules"}
+
 
 def __getattr__(name: str) -> Any:
-    # Training needs Lightning Fabric, which takes a while to import and need not be installed.
-    if name not in ("fit", "fit_replicas"):
+    if name in _ROOMS:
+        return import_module(f"bedl.{name}")
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'bedl' has no attribute {name!r}")
     try:
-        return getattr(import_module("bedl.training"), name)
+        value = getattr(import_module(_HOME_OF[name]), name)
     except ModuleNotFoundError as error:
-        if not str(error.name).startswith("lightning"):
+        extra = _EXTRA_OF.get(str(error.name).split(".")[0])
+        if extra is None:
             raise
-        raise ImportError(f"bedl.{name} needs Lightning Fabric: pip install 'bedl[train]'") from error
+        raise ImportError(f"bedl.{name} needs {error.name}: pip install 'bedl[{extra}]'") from error
+    globals()[name] = value  # the next look-up finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -1,12 +1,9 @@
-"""Errors that say what to do."""
+"""Errors that say what to do. PyTorch is imported where it is needed: rooms that do without it raise errors too."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-
-from torch import nn
-from torch.overrides import resolve_name
 
 __all__ = ["BEDLError", "UnsupportedOperationError"]
 
@@ -41,6 +38,8 @@ class UnsupportedOperationError(BEDLError, TypeError):
 
 def function_name(func: Callable) -> str:
     """How users write a torch function: `torch.nn.functional.relu`, `torch.Tensor.add`."""
+    from torch.overrides import resolve_name
+
     name = resolve_name(func) or f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
     return name.replace("torch.functional.", "torch.").lstrip(".")
 
@@ -50,6 +49,8 @@ def module_path() -> str:
 
     Read from the call stack, so that nothing has to be hooked while all goes well.
     """
+    from torch import nn
+
     frame = sys._getframe(1)
     modules: list[nn.Module] = []
     while frame is not None:

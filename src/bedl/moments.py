@@ -257,3 +257,6 @@ pytree.register_pytree_node(
         None,
     ),
 )
+
+# Last, because they build on this file: whoever has Moments has their rules.
+from bedl import rules as _rules  # noqa: E402, F401
