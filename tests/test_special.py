@@ -59,10 +59,21 @@ def test_relu_at_the_extremes_in_float32(ratio, std):
     r = m / s
     mean = m * mp.ncdf(r) + s * mp.npdf(r)
     variance = (m * m + s * s) * mp.ncdf(r) + m * s * mp.npdf(r) - mean**2
-    # r itself is rounded, which φ(r) magnifies by r²
-    tolerance = 3e-6 + 3e-7 * min(ratio**2, 200)
-    assert abs(y.loc.item() - mean) <= tolerance * mean + mp.mpf("1e-37")
-    assert abs(y.variance.item() - variance) <= tolerance * variance + mp.mpf("1e-37")
+    # r itself is rounded, which φ(r) magnifies by r²; and below zero φ − |r|Q and Q − |r|(φ − |r|Q) cancel
+    lost = max(-ratio, 0)
+    assert abs(y.loc.item() - mean) <= (3e-6 + 3e-6 * lost**2) * mean + mp.mpf("1e-22") * s
+    assert abs(y.variance.item() - variance) <= (3e-6 + 1e-6 * lost**4) * variance + mp.mpf("1e-22") * s * s
+
+
+def test_relu_leaves_no_denormal_number():
+    from bedl import Moments
+
+    x = Moments(torch.linspace(-20, 5, 10_001, requires_grad=True), torch.ones(10_001, requires_grad=True))
+    y = torch.relu(x)
+    gradients = torch.autograd.grad(y.loc.sum() + y.variance.sum(), [x.loc, x.variance])
+    for values in (y.loc, y.variance, *gradients):
+        magnitude = values.detach().abs()
+        assert ((magnitude == 0) | (magnitude > 1e-30)).all()
 
 
 @each_dtype

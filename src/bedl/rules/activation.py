@@ -18,19 +18,15 @@ from bedl import special
 from bedl.dispatch import refusal
 from bedl.moments import Moments, as_moments
 from bedl.rules._marks import elementwise
-from bedl.special import (
-    normal_cdf,
-    normal_pdf,
-    standardize,
-    std,
-    tail_moments,
-)
+from bedl.special import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, rectified_tail, standardize, std
+
+_SMALLEST_STD = 1e-19  # its inverse is finite in float32
 
 
 class _Rectified(torch.autograd.Function):
     """Moments of max(x, 0), with the derivatives written out: half the work of recorded ones.
 
-    With r = m/σ, x = |r|:  M = m₊ + σT1(x),  V = v·(T2 − T1²) for r < 0, v·(1 − T2 − T1(T1 + 2x)) for r ≥ 0.
+    With r = m/σ, x = |r|:  M = m₊ + σT1(x),  V = v·(Φ(r) − T1(T1 + x)), T1 as in `bedl.special`.
     dM/dm = Φ(r), dM/dv = φ/2σ, dV/dm = 2M Φ(−r), dV/dv = Φ(r) − Mφ/σ. Φ(r) and φ/σ are outputs too, so that a second
     derivative finds its way.
     """
@@ -38,26 +34,23 @@ class _Rectified(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        sigma = std(v)
-        r = standardize(m, sigma)
-        x = r.abs()
-        pdf, upper, t1, t2 = tail_moments(x)
-        below = r < 0
-        mean = m.clamp_min(0) + sigma * t1
-        variance = v * torch.where(below, t2 - t1 * t1, 1 - t2 - t1 * (t1 + 2 * x))
-        # φ/σ, where σ = 0 has no slope to offer (see `special.std`)
-        density = torch.where(v > 0, pdf / torch.where(v > 0, sigma, 1.0), 0.0)
-        return mean, variance, torch.where(below, upper, 1 - upper), density
+    def forward(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        sigma = v.clamp_min(0).sqrt()
+        inverse = sigma.clamp_min(_SMALLEST_STD).reciprocal()
+        x = (m * inverse).abs().clamp_max(NEGLIGIBLE[m.dtype] if alone else FAR)
+        pdf, upper, t1, spread = rectified_tail(x, m < 0, alone)
+        probability = torch.where(m < 0, upper, 1 - upper)
+        density = torch.where(v > 0, pdf * inverse, 0.0)  # φ/σ; σ = 0 has no slope to offer (see `special.std`)
+        return m.clamp_min(0) + sigma * t1, v * spread, probability, density
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         mean, _, probability, density = output
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(mean, probability, density, *inputs)
+        ctx.save_for_backward(mean, probability, density, *inputs[:2])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor, None]:
         mean, probability, density, m, v = ctx.saved_tensors
         grad_m, grad_v = torch.zeros_like(m), torch.zeros_like(v)
         grad_mean, grad_variance, grad_probability, grad_density = grads
@@ -73,18 +66,22 @@ class _Rectified(torch.autograd.Function):
                 grad_m, grad_v = grad_m + grad_probability * density, grad_v - 0.5 * grad_probability * slope * density
             if grad_density is not None:
                 grad_m, grad_v = grad_m - grad_density * slope * density, grad_v + grad_density * bend * density
-        return grad_m, grad_v
+        return grad_m, grad_v, None
 
 
-def rectified(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of max(x, 0). shapes: (*), (*) -> (*), (*)"""
-    mean, variance, _, _ = _Rectified.apply(m, v)
+def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor]:
+    """Mean and variance of max(x, 0). shapes: (*), (*) -> (*), (*)
+
+    Args:
+        alone: nothing will be subtracted from the result, so digits of values next to 0 do not matter: faster.
+    """
+    mean, variance, _, _ = _Rectified.apply(m, v, alone)
     return mean, variance
 
 
 @elementwise()
 def relu(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return rectified(m, v)
+    return rectified(m, v, alone=True)
 
 
 @elementwise()
