@@ -1,0 +1,70 @@
+"""Data sets that go by a name: small ones that scikit-learn brings along, and the downloaded ones under $BEDL_DATA."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from bedl.data.errors import DataError, DataFileNotFoundError
+from bedl.data.images import IMAGE_CLASSES, load_images
+from bedl.data.tables import BUILTIN_NAMES, Table, from_columns
+from bedl.data.uci import UCIData, load_uci
+
+__all__ = ["builtin_table"]
+
+
+def builtin_table(name: str, root: str | PathLike[str] | None = None) -> Table:
+    """The data set called `name`, as a table whose last column is `target`.
+
+    Example:
+        >>> builtin_table("digits").image_shape
+        (8, 8)
+    """
+    kind, *rest = name.split(":")
+    if kind == "uci":
+        return _uci_table(name, rest, root)
+    if kind in IMAGE_CLASSES:
+        if rest not in ([], ["train"], ["test"]):
+            raise DataError(f"{name!r}: image sets are {kind}:train and {kind}:test")
+        images, labels, classes = load_images(kind, train=rest != ["test"], root=root)
+        shape = images.shape[1:] if images.shape[1] > 1 else images.shape[2:]
+        return _image_table(name, images.reshape(len(images), -1), np.array(classes)[labels], shape)
+    if rest or kind not in BUILTIN_NAMES:
+        raise DataFileNotFoundError(f"there is no data set {name!r}; there are {', '.join(BUILTIN_NAMES)}, uci:<name>")
+    return _bundled_table(kind)
+
+
+def _bundled_table(name: str) -> Table:
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise DataFileNotFoundError(f"{name!r} comes with scikit-learn: pip install scikit-learn") from None
+    # In their own units: scaling is the business of whoever fits.
+    options: dict[str, Any] = {"scaled": False} if name == "diabetes" else {}
+    data = getattr(datasets, f"load_{name}")(**options)
+    if name == "diabetes":
+        return from_columns(name, list(data.feature_names), data.data, data.target)
+    target = np.array([str(label) for label in data.target_names])[data.target]
+    if name == "digits":
+        return _image_table(name, data.data.astype(np.uint8), target, (8, 8))
+    return from_columns(name, list(data.feature_names), data.data, target)
+
+
+def _image_table(name: str, pixels: np.ndarray, target: np.ndarray, shape: tuple[int, ...]) -> Table:
+    columns = [f"pixel_{number}" for number in range(pixels.shape[1])]
+    return from_columns(name, columns, pixels, target, tuple(int(size) for size in shape))
+
+
+def _uci_table(name: str, rest: list[str], root: str | PathLike[str] | None) -> Table:
+    if not (len(rest) == 1 or (len(rest) == 3 and rest[1].isdecimal() and rest[2] in ("train", "test"))):
+        raise DataError(
+            f"{name!r}: UCI sets are uci:<name>, or parts of a split: uci:<name>:0:train, uci:<name>:0:test"
+        )
+    data = load_uci(rest[0], int(rest[1]) if rest[1:] else None, root)
+    if isinstance(data, UCIData):
+        x, y = data.x, data.y
+    else:
+        x, y = (data.x_train, data.y_train) if rest[2] == "train" else (data.x_test, data.y_test)
+    return from_columns(name, [f"x{number}" for number in range(x.shape[1])], x, y)

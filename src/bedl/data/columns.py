@@ -1,0 +1,212 @@
+"""How one column of a table becomes numbers. Each kind names its features and fills them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bedl.data import parsing
+from bedl.data.errors import DataError, listed
+
+__all__ = [
+    "BooleanColumn",
+    "CategoryColumn",
+    "Column",
+    "DateColumn",
+    "NumberColumn",
+    "Where",
+    "column_from_dict",
+    "column_to_dict",
+    "finite",
+    "parsed",
+    "shown",
+]
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_IGNORE_UNSEEN = "To go on without an error, ignore what was not seen in training (--unseen ignore)"
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place of a column's values in the file, for messages."""
+
+    name: str
+    first_row: int = 0
+
+    def row(self, index: int) -> str:
+        return f"column {listed([self.name])}, row {self.first_row + int(index) + 1}"
+
+
+def parsed(parse: Callable[[pa.Array], np.ndarray], array: pa.Array, where: Where, expected: str) -> np.ndarray:
+    """Numbers of an array; what cannot be one, or is not finite, is an error with its place."""
+    try:
+        values = parse(array)
+    except parsing.NotParsed as error:
+        raise DataError(
+            f"{where.row(error.index)}: {shown(error.value)} where {expected} is expected. Correct the value, or leave "
+            "it empty if it is missing"
+        ) from None
+    return finite(values, where)
+
+
+def finite(values: np.ndarray, where: Where) -> np.ndarray:
+    """The same values, all missing (NaN) or such that float32 can hold them; anything else is an error."""
+    too_large = np.abs(values) > _FLOAT32_MAX
+    if too_large.any():
+        index = int(too_large.argmax())
+        what = "infinite" if np.isinf(values[index]) else f"{values[index]:g}, beyond the range of float32,"
+        raise DataError(
+            f"{where.row(index)}: the value is {what} and cannot be learned from. Correct it, leave it empty if it is "
+            f"missing, or leave out the column (--ignore {where.name})"
+        )
+    return values
+
+
+def shown(value: object) -> str:
+    """A value for a message."""
+    return listed([value]) if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A number as it is; where it is missing, the training mean, and a feature that says so.
+
+    Numbers that differ by little compared with their size (times in seconds since 1970) are taken relative to their
+    mean, `shift`: in float32 they would all look alike.
+    """
+
+    name: str
+    mean: float
+    has_missing: bool
+    shift: float = 0.0
+    kind: ClassVar[str] = "number"
+    expected: ClassVar[str] = "a number"
+
+    @property
+    def features(self) -> list[str]:
+        return [self.name] + [f"{self.name}_missing"] * self.has_missing
+
+    def read(self, array: pa.Array) -> np.ndarray:
+        return parsing.as_numbers(array)
+
+    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+        values = parsed(self.read, array, where, self.expected)
+        missing = _checked_missing(values, self.has_missing, where, ignore_unseen)
+        out[:, 0] = np.where(missing, self.mean - self.shift, values - self.shift)
+        if self.has_missing:
+            out[:, 1] = missing
+
+
+@dataclass(frozen=True)
+class BooleanColumn(NumberColumn):
+    """0 for false, 1 for true."""
+
+    kind: ClassVar[str] = "boolean"
+    expected: ClassVar[str] = "true or false"
+
+    def read(self, array: pa.Array) -> np.ndarray:
+        return parsing.as_booleans(array)
+
+
+@dataclass(frozen=True)
+class DateColumn:
+    """Days since the mean day of training, and where in the week and in the year, as points on a circle."""
+
+    name: str
+    mean: float  # days since 1970
+    has_missing: bool
+    kind: ClassVar[str] = "date"
+
+    @property
+    def features(self) -> list[str]:
+        parts = "days weekday_sin weekday_cos yearday_sin yearday_cos".split() + ["missing"] * self.has_missing
+        return [f"{self.name}_{part}" for part in parts]
+
+    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+        days = parsed(parsing.as_days, array, where, "a date (YYYY-MM-DD, or with a time after it)")
+        missing = _checked_missing(days, self.has_missing, where, ignore_unseen)
+        days = np.where(missing, self.mean, days)
+        date = np.floor(days).astype("datetime64[D]")
+        year = date.astype("datetime64[Y]")
+        yearday = (date - year.astype("datetime64[D]")).astype(float)
+        angles = 2 * np.pi * np.stack([np.floor(days) % 7 / 7, yearday / 365.25])
+        out[:, 0] = days - self.mean
+        out[:, 1:5] = np.stack([np.sin(angles), np.cos(angles)], 1).reshape(4, -1).T
+        out[missing, :5] = 0  # the middle of every circle
+        if self.has_missing:
+            out[:, 5] = missing
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """One feature for each category, 1 where it holds; 'other' for the rare ones, 'missing' where there is none."""
+
+    name: str
+    categories: list[str]
+    has_other: bool
+    has_missing: bool
+    kind: ClassVar[str] = "category"
+
+    @property
+    def features(self) -> list[str]:
+        names = [f"{self.name}={category}" for category in self.categories]
+        return names + [f"{self.name}_other"] * self.has_other + [f"{self.name}_missing"] * self.has_missing
+
+    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+        labels = parsing.as_labels(array)
+        missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False))
+        _check_missing(missing, self.has_missing, where, ignore_unseen)
+        found = pc.index_in(labels, value_set=pa.array(self.categories, pa.string()))
+        codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        unseen = (codes < 0) & ~missing
+        if self.has_other:
+            codes[unseen] = len(self.categories)
+        elif unseen.any() and not ignore_unseen:
+            new = pc.unique(labels.filter(pa.array(unseen))).to_pylist()
+            raise DataError(
+                f"{where.row(int(unseen.argmax()))}: training saw no {listed(new)} there, only "
+                f"{listed(self.categories)}. Correct it, or train again with such rows. {_IGNORE_UNSEEN}"
+            )
+        if self.has_missing:
+            codes[missing] = len(self.categories) + self.has_other
+        out[:] = 0
+        rows = np.flatnonzero(codes >= 0)
+        out[rows, codes[rows]] = 1
+
+
+Column = NumberColumn | BooleanColumn | DateColumn | CategoryColumn
+_KINDS: dict[str, Callable[..., Column]] = {
+    "number": NumberColumn,
+    "boolean": BooleanColumn,
+    "date": DateColumn,
+    "category": CategoryColumn,
+}
+
+
+def column_to_dict(column: Column) -> dict[str, Any]:
+    return {"kind": column.kind, **asdict(column)}
+
+
+def column_from_dict(fields: dict[str, Any]) -> Column:
+    """The inverse of `column_to_dict`."""
+    rest = dict(fields)
+    return _KINDS[rest.pop("kind")](**rest)
+
+
+def _checked_missing(values: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> np.ndarray:
+    missing = np.isnan(values)
+    _check_missing(missing, seen, where, ignore_unseen)
+    return missing
+
+
+def _check_missing(missing: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> None:
+    if not seen and not ignore_unseen and missing.any():
+        raise DataError(
+            f"{where.row(int(missing.argmax()))}: the value is missing, and in training none was. Fill it in, or train "
+            f"again with such rows. {_IGNORE_UNSEEN}; a missing number then counts as the mean of training"
+        )

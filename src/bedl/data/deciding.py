@@ -1,0 +1,78 @@
+"""What becomes of a feature column, given what it holds; and what to tell the user about it."""
+
+from __future__ import annotations
+
+from bedl.data import parsing
+from bedl.data.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn, shown
+from bedl.data.errors import DataError, listed
+from bedl.data.survey import ColumnSurvey, LabelCounts
+
+__all__ = ["decide"]
+
+_ALIKE = 1e-4  # spread over size, below which float32 would blur the values of a number column
+_MOSTLY = 0.9  # share of numbers (or dates) from which on a text in between is taken for a mistake
+
+
+def decide(
+    column: ColumnSurvey, labels: LabelCounts | None, max_categories: int, forced: bool, keep_constant: bool
+) -> tuple[Column | None, list[str]]:
+    """The encoding of a surveyed column, or None if it is left out, and what to tell the user."""
+    name = f"column {listed([column.name])}"
+    if not column.present:
+        return None, [f"{name} has no values and was left out"]
+    if labels is not None:
+        return _category(column, labels, max_categories, forced)
+    if column.low == column.high and not column.missing and not keep_constant:
+        return None, [f"{name} has the same value in every row and was left out"]
+    has_missing = column.missing > 0
+    notes = []
+    if has_missing:
+        notes = [f"{name} is missing in {column.missing} rows: these get the mean, and a feature that says so"]
+    if column.kind == "date":
+        notes.append(f"{name} holds dates: features are days since the mean, weekday and day of the year")
+        return DateColumn(column.name, column.mean, has_missing), notes
+    if column.typed_text and column.kind == "number":
+        notes.append(f"{name} is text that holds numbers, taken as numbers (--categorical {column.name} takes labels)")
+    if column.kind == "boolean":
+        return BooleanColumn(column.name, column.mean, has_missing), notes
+    shift = 0.0
+    if 0 < column.std < _ALIKE * abs(column.mean):
+        shift = column.mean
+        notes.append(f"{name} varies little for its size: its feature is the difference from the mean, {shift:g}")
+    return NumberColumn(column.name, column.mean, has_missing, shift), notes
+
+
+def _category(
+    column: ColumnSurvey, labels: LabelCounts, max_categories: int, forced: bool
+) -> tuple[Column | None, list[str]]:
+    name, distinct = f"column {listed([column.name])}", len(labels.counts)
+    notes = [] if forced else _mixture(column, labels, name)
+    if distinct == 1 and not column.missing:
+        return None, [f"{name} has the same value in every row and was left out"]
+    kept = [label for label, _ in labels.counts.most_common(max_categories)]
+    covered = sum(labels.counts[label] for label in kept) / labels.total
+    if labels.exact and distinct == labels.total and distinct > 1:
+        return None, [f"{name} has another text in every row, like an identifier, and was left out"]
+    if covered < 0.01:
+        return None, [f"{name} has more than {distinct} texts, none of them frequent, and was left out"]
+    if column.missing:
+        notes.append(f"{name} is missing in {column.missing} rows, which is taken as a category of its own")
+    if distinct > max_categories:
+        more = "" if labels.exact else "more than "
+        notes.append(
+            f"{name} has {more}{distinct} categories: the {max_categories} most frequent ones are kept, the rest are "
+            "taken as 'other'"
+        )
+    return CategoryColumn(column.name, sorted(kept), distinct > max_categories, column.missing > 0), notes
+
+
+def _mixture(column: ColumnSurvey, labels: LabelCounts, name: str) -> list[str]:
+    """Numbers (or dates) with some text among them: an error if the text looks like a mistake, else a note."""
+    like, share = parsing.share_like(list(labels.counts), list(labels.counts.values()))
+    if share < _MOSTLY:
+        return [f"{name} mixes {like} with text and is taken as categories"] if share else []
+    row, value = column.unlike.get(like.removesuffix("s"), (1, "text"))
+    raise DataError(
+        f"{name} holds {like} but for some text, first in row {row}: {shown(value)}. Correct it, leave it empty if "
+        f"it is missing, take all values as labels (--categorical {column.name}), or leave the column out (--ignore)"
+    )

@@ -1,0 +1,228 @@
+"""A table's columns → the numbers a network takes: decided once on the training table, the same ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bedl.data import parsing
+from bedl.data.columns import Column, Where, column_from_dict, column_to_dict
+from bedl.data.deciding import decide
+from bedl.data.errors import DataError, listed
+from bedl.data.survey import Progress, count_labels, survey
+from bedl.data.tables import Table
+from bedl.data.target import Target, decide_target
+
+__all__ = ["TableEncoder"]
+
+FORMAT = "bedl.data.encoder"
+VERSION = 1
+
+
+class TableEncoder:
+    """How a table is read: which columns, as what, and the target.
+
+    Attributes:
+        columns: raw columns that the features are made of.
+        feature_names: names of the encoded features, in order.
+        target, task, classes: the target column, "regression" or "classification", and class names or None.
+        notes: sentences on what was done with the columns.
+        n_rows: rows of the training table that have a target.
+        image_shape: shape of an image, if the features are its pixels.
+
+    Example:
+        >>> from bedl.data import open_table
+        >>> encoder = TableEncoder.fit(open_table("iris"), target="target")
+        >>> encoder.task, encoder.classes, encoder.n_features
+        ('classification', ['setosa', 'versicolor', 'virginica'], 4)
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        target: Target,
+        unused: Collection[str] = (),
+        notes: Sequence[str] = (),
+        n_rows: int = 0,
+        drop_missing_target: bool = False,
+        image_shape: tuple[int, ...] | None = None,
+    ):
+        self._columns, self._target, self._unused = list(columns), target, list(unused)
+        self.notes, self.n_rows = list(notes), n_rows
+        self.drop_missing_target, self.image_shape = drop_missing_target, image_shape
+        self.columns = [column.name for column in columns]
+        self.feature_names = _distinct([name for column in columns for name in column.features])
+        self.n_features = len(self.feature_names)
+        self.target, self.task, self.classes = target.name, target.task, target.classes
+
+    @classmethod
+    def fit(
+        cls,
+        table: Table,
+        target: str,
+        task: str = "auto",
+        ignore: Collection[str] = (),
+        categorical: Collection[str] = (),
+        max_categories: int = 100,
+        drop_missing_target: bool = False,
+        progress: Progress | None = None,
+    ) -> TableEncoder:
+        """Decides how to read the table, in one streaming pass, and a second one over columns of text.
+
+        Args:
+            target: the column to predict.
+            task: "regression", "classification", or "auto": text, booleans and few distinct whole numbers are classes.
+            ignore: columns to leave out.
+            categorical: columns whose values are labels, even if they look like numbers.
+            max_categories: the most frequent ones get features of their own, the rest share one.
+            drop_missing_target: leave out rows without a target, instead of an error.
+            progress: called with the number of rows read, after every batch.
+        """
+        _check_arguments(table, target, task, ignore, categorical)
+        names = [name for name in table.columns if name not in ignore]
+        surveys = survey(table, names, set(categorical) - {target}, target, task, progress)
+        own = surveys.pop(target)
+        text = [name for name, column in surveys.items() if column.kind == "category"]
+        text_target = [target] if own.kind in ("category", "boolean") else []
+        counts = count_labels(table, text + text_target, progress)
+        decided, notes = decide_target(own, counts.get(target), task, drop_missing_target)
+        columns: list[Column] = []
+        keep_constant = table.image_shape is not None  # an image keeps its corners
+        for name, column in surveys.items():
+            made, said = decide(column, counts.get(name), max_categories, name in categorical, keep_constant)
+            columns += [made] if made else []
+            notes += said
+        if not columns:
+            raise DataError(
+                f"{table.name} has no column left to predict {listed([target])} from" + "".join(f"; {n}" for n in notes)
+            )
+        used = {column.name for column in columns}
+        unused = [name for name in table.columns if name not in used and name != target]
+        shape = table.image_shape if len(columns) == np.prod(table.image_shape or (0,)) else None
+        return cls(columns, decided, unused, notes, own.present, drop_missing_target, shape)
+
+    # -- batches → numbers ------------------------------------------------------------------------
+    def features(
+        self, batch: pa.RecordBatch, unseen: str = "error", extra: str = "error", first_row: int = 0
+    ) -> np.ndarray:
+        """The features of a batch; its columns are found by name, in any order. float32, shape (rows, n_features)
+
+        Args:
+            unseen: "ignore" takes a category that training did not see as none, and a missing number as the mean.
+            extra: "ignore" leaves out columns that the training table did not have.
+            first_row: how many rows came before, for error messages.
+        """
+        for name, choice in (("unseen", unseen), ("extra", extra)):
+            if choice not in ("error", "ignore"):
+                raise DataError(f"{name} is either 'error' or 'ignore', not {choice!r}")
+        self.check_columns(batch.schema.names, extra)
+        out = np.empty((len(batch), self.n_features), dtype=np.float32)
+        start = 0
+        for column in self._columns:
+            array = parsing.plain(batch.column(column.name))
+            end = start + len(column.features)
+            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore")
+            start = end
+        return out
+
+    def targets(self, batch: pa.RecordBatch, first_row: int = 0) -> np.ndarray:
+        """The targets of a batch: float64 values, or int64 codes of the classes. shape: (rows,)"""
+        self._check_target(batch.schema.names)
+        return self._target.encode(batch.column(self.target), first_row)
+
+    def labelled(self, batch: pa.RecordBatch) -> np.ndarray:
+        """True where the target is not missing. shape: (rows,)"""
+        self._check_target(batch.schema.names)
+        return ~self._target.missing(batch.column(self.target))
+
+    def has_target(self, columns: Collection[str]) -> bool:
+        """Whether the target is among these columns."""
+        return self.target in columns
+
+    def check_columns(self, names: Sequence[str], extra: str = "error") -> None:
+        """An error unless a table with these columns can be encoded."""
+        absent = [name for name in self.columns if name not in names]
+        if absent:
+            raise DataError(
+                f"the table lacks {listed(absent)}, which the model was trained with. Add the column(s), with empty "
+                "values if they are not known and training had such, or train again without (--ignore)"
+            )
+        if len(set(names)) < len(names):
+            raise DataError("the table has several columns of the same name. Give each column a name of its own")
+        new = sorted(set(names) - {*self.columns, *self._unused, self.target})
+        if new and extra == "error":
+            raise DataError(
+                f"training saw no column(s) {listed(new)}. Leave them out of the table, or ignore them (--extra ignore)"
+            )
+
+    def _check_target(self, names: Sequence[str]) -> None:
+        if not self.has_target(names):
+            raise DataError(f"the table lacks the target {listed([self.target])}. Add the column to compare with it")
+
+    # -- as JSON ----------------------------------------------------------------------------------
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as values that JSON knows."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "columns": [column_to_dict(column) for column in self._columns],
+            "target": self._target.to_dict(),
+            "unused": self._unused,
+            "notes": self.notes,
+            "n_rows": self.n_rows,
+            "drop_missing_target": self.drop_missing_target,
+            "image_shape": None if self.image_shape is None else list(self.image_shape),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> TableEncoder:
+        """The inverse of `to_dict`."""
+        version = fields.get("version")
+        if fields.get("format") != FORMAT or not isinstance(version, int):
+            raise DataError("this is no description of a table encoder. Was the file edited, or is it another one?")
+        if version > VERSION:
+            raise DataError(
+                f"the table encoder was written by a newer bedl (format {version}; this one reads up to {VERSION}). "
+                "Upgrade: pip install --upgrade bedl"
+            )
+        try:
+            shape = fields["image_shape"]
+            return cls(
+                [column_from_dict(column) for column in fields["columns"]],
+                Target(**fields["target"]),
+                unused=fields["unused"],
+                notes=fields["notes"],
+                n_rows=fields["n_rows"],
+                drop_missing_target=fields["drop_missing_target"],
+                image_shape=None if shape is None else tuple(shape),
+            )
+        except (KeyError, TypeError) as error:
+            raise DataError(f"the description of the table encoder is damaged: {error!r}. Train again") from None
+
+
+def _check_arguments(
+    table: Table, target: str, task: str, ignore: Collection[str], categorical: Collection[str]
+) -> None:
+    if task not in ("auto", "regression", "classification"):
+        raise DataError(f"the task is 'auto', 'regression' or 'classification', not {task!r}")
+    for what, names in (("target", [target]), ("ignored", ignore), ("categorical", categorical)):
+        unknown = [name for name in names if name not in table.columns]
+        if unknown:
+            raise DataError(
+                f"{table.name} has no column {listed(unknown)} (named as {what}). It has {listed(table.columns, 20)}"
+            )
+    if target in ignore:
+        raise DataError(f"column {listed([target])} cannot be the target and be ignored")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The same names, numbered where they repeat: a column may be called like the feature of another."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return result

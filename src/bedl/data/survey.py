@@ -1,0 +1,167 @@
+"""What the columns of a table hold: streaming passes in bounded memory, before anything is decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bedl.data import parsing
+from bedl.data.columns import Where, finite
+from bedl.data.errors import DataError, listed
+from bedl.data.tables import Table
+
+__all__ = ["ColumnSurvey", "LabelCounts", "Progress", "count_labels", "survey"]
+
+Progress = Callable[[int], object]
+"""Called with the number of rows read since the last call."""
+
+_READERS: dict[str, Callable[[pa.Array], np.ndarray]] = {
+    "number": parsing.as_numbers,
+    "boolean": parsing.as_booleans,
+    "date": parsing.as_days,
+}
+
+
+@dataclass
+class ColumnSurvey:
+    """One column: its kind so far, and the moments of its numbers (days, if it holds dates).
+
+    Text is taken for numbers, booleans or dates only as long as every value is one; else it is 'category'.
+    """
+
+    name: str
+    kind: str | None = None  # None: nothing but missing values so far
+    rows: int = 0
+    missing: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # sum of squared differences from the mean
+    low: float = np.inf
+    high: float = -np.inf
+    whole: bool = True  # all numbers are integers
+    unlike: dict[str, tuple[int, object]] = field(
+        default_factory=dict
+    )  # by kind: first row (from 1) and text not of it
+    frequencies: Counter[float] | None = None  # of the distinct numbers; None if nobody asked, or they are too many
+    most_distinct: int = 1000
+    typed_text: bool = False  # text by the file's own account
+
+    @property
+    def present(self) -> int:
+        return self.rows - self.missing
+
+    @property
+    def std(self) -> float:
+        return float(np.sqrt(self.squares / max(self.present, 1)))
+
+    def see(self, column: pa.Array) -> None:
+        """Takes the next rows into account."""
+        array = parsing.plain(column)
+        typed = parsing.kind_of_type(array.type)
+        if typed is None:
+            raise DataError(
+                f"column {listed([self.name])} is of type {array.type}, which cannot be turned into features. "
+                f"Leave it out (--ignore {self.name}), or store numbers, text, booleans or dates"
+            )
+        where = Where(self.name, self.rows)
+        values = None
+        if array.null_count < len(array) and self.kind != "category":
+            values = self._text_values(array) if typed == "text" else self._typed_values(array, typed)
+        self.missing += array.null_count if values is None else int(np.isnan(values).sum())
+        self.rows += len(array)
+        if values is not None:
+            self._add(finite(values, where))
+
+    def _typed_values(self, array: pa.Array, kind: str) -> np.ndarray:
+        self.kind = kind
+        return _READERS[kind](array)
+
+    def _text_values(self, array: pa.Array) -> np.ndarray | None:
+        for kind in [self.kind] if self.kind else _READERS:
+            try:
+                values = _READERS[kind](array)
+                self.kind = kind
+                return values
+            except parsing.NotParsed as error:
+                self.unlike[kind] = (self.rows + error.index + 1, error.value)
+        self.kind = "category"
+        return None
+
+    def _add(self, values: np.ndarray) -> None:
+        """Chan's formula for the moments of a union; sums of squares would cancel."""
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return
+        before = self.present - len(values)
+        mean = float(values.mean())
+        gap = mean - self.mean
+        self.squares += float(((values - mean) ** 2).sum()) + gap * gap * before * len(values) / self.present
+        self.mean += gap * len(values) / self.present
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self.whole = self.whole and bool((values == np.rint(values)).all())
+        if self.frequencies is not None:
+            distinct, counts = np.unique(values, return_counts=True)
+            self.frequencies.update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
+            if len(self.frequencies) > self.most_distinct:
+                self.frequencies = None
+
+
+@dataclass
+class LabelCounts:
+    """How often each text occurs. Beyond some number of distinct texts the rare ones are forgotten."""
+
+    most: int = 20_000
+    counts: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    exact: bool = True
+
+    def see(self, column: pa.Array) -> None:
+        """Counts the next rows."""
+        labels = parsing.as_labels(parsing.plain(column)).drop_null()
+        self.total += len(labels)
+        found = pc.value_counts(labels)
+        self.counts.update(dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)))
+        if len(self.counts) > 2 * self.most:
+            self.counts = Counter(dict(self.counts.most_common(self.most)))
+            self.exact = False
+
+
+def survey(
+    table: Table,
+    columns: Sequence[str],
+    categorical: Collection[str],
+    target: str,
+    task: str,
+    progress: Progress | None = None,
+) -> dict[str, ColumnSurvey]:
+    """First pass: kinds and moments of the columns."""
+    result = {name: ColumnSurvey(name, "category" if name in categorical else None) for name in columns}
+    result[target].frequencies = Counter()
+    for batch in _watched(table.batches(columns=columns), progress):
+        for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            result[name].typed_text = table.typed and parsing.kind_of_type(array.type) == "text"
+            if name == target and task != "regression" and result[name].typed_text:
+                result[name].kind = "category"  # '0' to '9', stored as text, are meant as names
+            result[name].see(array)
+    return result
+
+
+def count_labels(table: Table, columns: Sequence[str], progress: Progress | None = None) -> dict[str, LabelCounts]:
+    """Second pass, over columns of categories only: how often each occurs."""
+    result = {name: LabelCounts() for name in columns}
+    if columns:
+        for batch in _watched(table.batches(columns=columns), progress):
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                result[name].see(array)
+    return result
+
+
+def _watched(batches: Iterator[pa.RecordBatch], progress: Progress | None) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        if progress is not None:
+            progress(len(batch))

@@ -1,0 +1,70 @@
+"""Scores of predictions: NumPy arrays in, numbers out. No model, no torch.
+
+Rows with NaN, empty arrays and shapes that differ are refused with a `MetricError` (a ValueError) that says what to do.
+"""
+
+from bedl.metrics._checks import MetricError
+from bedl.metrics.classification import (
+    ReliabilityCurve,
+    accuracy,
+    brier,
+    confusion,
+    ece,
+    entropy,
+    nll_categorical,
+    reliability_curve,
+)
+from bedl.metrics.detection import ECDF, aupr, auroc, ecdf, ecdf_auc, fpr_at_tpr
+from bedl.metrics.regression import (
+    CalibrationCurve,
+    calibration_curve,
+    calibration_error,
+    coverage,
+    crps_mixture,
+    crps_normal,
+    interval_width,
+    mae,
+    nll_normal,
+    pit_normal,
+    r2,
+    rmse,
+)
+from bedl.metrics.selective import RiskCoverage, aurc, risk_coverage
+
+__all__ = [
+    # real targets
+    "CalibrationCurve",
+    "calibration_curve",
+    "calibration_error",
+    "coverage",
+    "crps_mixture",
+    "crps_normal",
+    "interval_width",
+    "mae",
+    "nll_normal",
+    "pit_normal",
+    "r2",
+    "rmse",
+    # classes
+    "ReliabilityCurve",
+    "accuracy",
+    "brier",
+    "confusion",
+    "ece",
+    "entropy",
+    "nll_categorical",
+    "reliability_curve",
+    # familiar and foreign inputs
+    "ECDF",
+    "aupr",
+    "auroc",
+    "ecdf",
+    "ecdf_auc",
+    "fpr_at_tpr",
+    # refusing to answer
+    "RiskCoverage",
+    "aurc",
+    "risk_coverage",
+    # errors
+    "MetricError",
+]

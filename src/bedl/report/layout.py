@@ -1,0 +1,123 @@
+"""Pieces that the pages of both kinds are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from bedl.report import png
+from bedl.report.results import ClassificationResults, RegressionResults
+from bedl.report.scores import MEANINGS
+from bedl.report.text import count, data, number, percent, table, text
+
+__all__ = ["Cell", "card", "headline", "histogram_edges", "legend", "most_uncertain", "quantile_rows", "subsample"]
+
+Cell = Callable[[int], str]
+
+POINTS = 1_000  # in a scatter plot; more only hide each other
+INTERVALS = 120  # in the plot of predictions with their intervals
+EXAMPLES = 20  # rows of a table
+PICTURES = 18  # whole lines, on a wide screen and on a phone
+
+
+def subsample(count: int, limit: int = POINTS) -> np.ndarray:
+    """At most `limit` of the rows 0 … count − 1, in order, the same ones every time.
+
+    >>> subsample(3).tolist(), len(subsample(10_000)), bool((subsample(10_000) == subsample(10_000)).all())
+    ([0, 1, 2], 1000, True)
+    """
+    if count <= limit:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, limit, replace=False))
+
+
+def histogram_edges(*arrays: np.ndarray, bins: int = 24) -> np.ndarray:
+    """Edges of equal width from 0 to the largest value of all arrays. shape: (bins + 1,)"""
+    high = max(float(array.max()) for array in arrays)
+    return np.linspace(0, high if high > 0 else 1.0, bins + 1)
+
+
+def legend(*entries: tuple[str, str]) -> str:
+    """What the colours and shapes of a plot are: (kind, text) pairs, as the classes of the style sheet name them."""
+    items = "".join(
+        f'<li><span class="swatch {kind}" aria-hidden="true"></span>{text(name)}</li>' for kind, name in entries
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def card(title: str, how: str, plot: str, *, key: str = "", numbers: str = "") -> str:
+    """A plot with its title, a sentence on how to read it, its legend, and its numbers, folded. All HTML already."""
+    details = f"<details><summary>Numbers</summary>{numbers}</details>" if numbers else ""
+    return f'<section class="card"><h2>{title}</h2><p class="how">{how}</p>{key}{plot}{details}</section>'
+
+
+def headline(scores: Mapping[str, Any], level: float | None = None) -> str:
+    """The scores as a list of terms; names that are not in `MEANINGS` are shown as they are.
+
+    Args:
+        scores: by name.
+        level: of the intervals, which belongs to their coverage and width.
+    """
+    items = []
+    for name, value in scores.items():
+        meaning = MEANINGS.get(name)
+        if isinstance(value, (int, float, np.number)):
+            shown = percent(float(value)) if meaning and meaning.share else number(float(value))
+        else:
+            shown = data(value, 40)
+        label, note = (text(meaning.label), text(meaning.note, 200)) if meaning else (data(name, 40), "")
+        if name in ("coverage", "width") and level is not None:
+            label += f" of {100 * level:g}\u00a0% intervals"
+        items.append(f"<div><dt>{label}</dt><dd><strong>{shown}</strong><small>{note}</small></dd></div>")
+    return f'<dl class="scores">{"".join(items)}</dl>'
+
+
+def quantile_rows(columns: Iterable[np.ndarray]) -> list[list[str]]:
+    """Rows of a table: mean and quantiles of each array, a column each."""
+    arrays = [np.asarray(column, float) for column in columns]
+    rows = [["mean", *(number(float(a.mean())) for a in arrays)]]
+    for name, q in (("minimum", 0.0), ("5 %", 0.05), ("median", 0.5), ("95 %", 0.95), ("maximum", 1.0)):
+        rows.append([name, *(number(float(np.quantile(a, q))) for a in arrays)])
+    return rows
+
+
+def most_uncertain(results: RegressionResults | ClassificationResults, title: str, columns: Mapping[str, Cell]) -> str:
+    """The most uncertain rows that have examples, as pictures or as a table.
+
+    Args:
+        results: with examples.
+        title: of the section, HTML.
+        columns: heading → what the row of that number says there, HTML; asked for the rows that are shown only.
+    """
+    limit = EXAMPLES if results.examples.images is None else PICTURES
+    shown = results.keep_examples(limit).examples
+    if not len(shown):
+        return ""
+    if shown.images is not None:
+        return _pictures(shown.images, shown.index, title, columns)
+    head = ["row", *columns, *(data(name, 40) for name in shown.columns)]
+    rows = [
+        [count(int(row) + 1), *(cell(int(row)) for cell in columns.values())]
+        + [data(values[i], 60) for values in shown.columns.values()]
+        for i, row in enumerate(shown.index)
+    ]
+    caption = f"{title}: {count(len(rows))} of {count(len(results))}"
+    how = "The rows with the largest total uncertainty, the most uncertain first; rows are counted from 1."
+    return f'<section class="card wide"><h2>{title}</h2><p class="how">{how}</p>{table(caption, head, rows)}</section>'
+
+
+def _pictures(images: np.ndarray, index: np.ndarray, title: str, columns: Mapping[str, Cell]) -> str:
+    figures = []
+    for image, row in zip(images, index.tolist(), strict=True):
+        facts = "".join(f"<div><dt>{name}</dt><dd>{cell(row)}</dd></div>" for name, cell in columns.items())
+        figures.append(
+            f'<figure><img src="{png.data_uri(image)}" alt="row {row + 1}" width="96" height="96">'
+            f'<figcaption><span class="row">row {count(row + 1)}</span><dl>{facts}</dl></figcaption></figure>'
+        )
+    how = "The images with the highest entropy, the most uncertain first."
+    return (
+        f'<section class="card wide"><h2>{title}</h2><p class="how">{how}</p>'
+        f'<div class="pictures">{"".join(figures)}</div></section>'
+    )

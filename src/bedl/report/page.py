@@ -1,0 +1,196 @@
+"""Results → one page of HTML that needs nothing else: no network, no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bedl.errors import BEDLError
+from bedl.report import classification, regression
+from bedl.report.examples import ReportError
+from bedl.report.layout import INTERVALS, POINTS, headline
+from bedl.report.results import ClassificationResults, RegressionResults
+from bedl.report.scores import MEANINGS, score
+from bedl.report.text import count, data, text
+
+__all__ = ["ReportExistsError", "render", "write_report"]
+
+
+class ReportExistsError(BEDLError, FileExistsError):
+    """There is a file already where the report should go."""
+
+
+def render(results: RegressionResults | ClassificationResults, scores: Mapping[str, Any] | None = None) -> str:
+    """The page, as HTML.
+
+    Args:
+        results: what to show.
+        scores: by the names of `bedl.report.MEANINGS` they replace the ones computed here (an exact likelihood of a
+            prediction that is not normal); others, numbers or text, are added to the headline.
+    """
+    if not isinstance(results, (RegressionResults, ClassificationResults)):
+        raise ReportError(f"a report shows RegressionResults or ClassificationResults, not {type(results).__name__}")
+    values: dict[str, Any] = {**score(results), **_checked(scores or {})}
+    kind: Any = regression if isinstance(results, RegressionResults) else classification
+    style, script = _asset("page.css"), _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # The page's own script and no other: even markup that slipped through could not run.
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    about = "".join(
+        f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results)
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{text(results.title, 120)}</title>
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#content">Skip to the plots</a>
+<header>
+<h1>{data(results.title, 120)}</h1>
+<button type="button" id="theme" hidden>Theme: auto</button>
+<dl class="about">{about}</dl>
+</header>
+<main>
+{headline(values, getattr(results, "level", None))}
+<div class="cards" id="content" tabindex="-1">
+{"".join(kind.sections(results, values))}
+</div>
+{_notes(results)}
+</main>
+<footer>Made by bedl. This page is one file and loads nothing from elsewhere.</footer>
+<div id="tip" hidden></div>
+<div id="spoken" class="hidden" aria-live="polite"></div>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def write_report(
+    results: RegressionResults | ClassificationResults,
+    path: str | os.PathLike[str],
+    *,
+    scores: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the page to a file, whole or not at all, and return its path.
+
+    Raises:
+        ReportExistsError: there is a file, and `overwrite` is False.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise ReportError(f"{target} is a folder: give the name of a file, such as {target / 'report.html'}")
+    if target.exists() and not overwrite:
+        raise _exists(target)
+    if not target.parent.is_dir():
+        raise ReportError(f"there is no folder {target.parent}: create it first")
+    page = render(results, scores)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(page)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        _put(temporary, target, overwrite)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return target
+
+
+def _put(temporary: str, target: Path, overwrite: bool) -> None:
+    """Give the finished file its name; one that appeared meanwhile is not overwritten either."""
+    if not overwrite:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            raise _exists(target) from None
+        except OSError:  # a file system without links
+            if target.exists():
+                raise _exists(target) from None
+        else:
+            os.unlink(temporary)
+            return
+    os.replace(temporary, target)
+
+
+def _exists(target: Path) -> ReportExistsError:
+    return ReportExistsError(f"{target} exists already: choose another name, or allow overwriting it")
+
+
+def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name, value in scores.items():
+        if name in MEANINGS and not isinstance(value, (int, float, np.number)):
+            raise ReportError(f"the score {name} must be a number, not {value!r}; text goes under a name of your own")
+    return scores
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _asset(name: str) -> str:
+    return files("bedl.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _facts(results: RegressionResults | ClassificationResults) -> list[tuple[str, str]]:
+    facts = [("target", str(results.target_name)), ("rows", count(len(results)))]
+    if isinstance(results, ClassificationResults):
+        facts.insert(1, ("classes", str(len(results.class_names))))
+    if results.ood is not None:
+        facts.append(("out-of-domain rows", count(len(results.ood))))
+    return [*((str(name), str(value)) for name, value in results.about.items()), *facts]
+
+
+def _notes(results: RegressionResults | ClassificationResults) -> str:
+    """What the page cannot say, and why."""
+    rows, known = len(results), int(results.labelled.sum())
+    notes = [data(note, 400) for note in results.notes]
+    observed = "observed targets" if isinstance(results, RegressionResults) else "labels"
+    if known == 0:
+        missing = (
+            "likelihood, errors, CRPS, coverage, calibration and residuals"
+            if isinstance(results, RegressionResults)
+            else "likelihood, accuracy, reliability, refusal and confusion"
+        )
+        notes.append(f"There are no {observed}: {missing} cannot be computed and are left out.")
+    elif known < rows:
+        notes.append(f"{count(known)} of {count(rows)} rows have {observed}; scores that need them use these rows.")
+    if results.ood is None:
+        notes.append("No out-of-domain rows were given: how well foreign inputs are recognised is not shown.")
+    if max(rows, len(results.ood) if results.ood is not None else 0) > min(POINTS // 2, INTERVALS):
+        few = f" ({INTERVALS} in the plot of intervals)" if isinstance(results, RegressionResults) else ""
+        notes.append(
+            f"Plots show at most {count(POINTS)} points{few}, chosen at random but the same ones each time. "
+            "Scores and tables use all rows."
+        )
+    if isinstance(results, RegressionResults):
+        notes.append("Std is a standard deviation in the target's unit; aleatoric² + epistemic² = total².")
+        if results.pit is None:
+            notes.append("NLL, CRPS and calibration take each prediction for a normal with the given mean and std.")
+    else:
+        notes.append("Entropies are in nats (natural logarithm); aleatoric + epistemic = total.")
+    notes.append("How uncertainty splits into aleatoric and epistemic depends on the model, not on the data alone.")
+    items = "".join(f"<li>{note}</li>" for note in notes)
+    return f'<section class="card notes"><h2>Notes and limits</h2><ul>{items}</ul></section>'

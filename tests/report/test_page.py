@@ -1,0 +1,303 @@
+"""The page as text: what it holds, what it must not hold, and how it is written."""
+
+import dataclasses
+import math
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sk
+
+from bedl.report import ClassificationResults, Examples, ReportError, render, score
+from tests.report.data import SCRIPT, classification, nasty_classification, nasty_regression, regression
+
+PAGES = {
+    "targets": regression,
+    "targets, no labels": lambda: regression(y=None),
+    "targets, one row": lambda: regression(1, ood=False),
+    "targets, many rows": lambda: regression(5000),
+    "targets, some labels": lambda: regression(y=np.where(np.arange(60) % 2, 10.0, np.nan)),
+    "targets, constant": lambda: regression(y=np.full(60, 10.0)),
+    "targets, no spread": lambda: regression(
+        std=np.zeros(60), aleatoric_std=np.zeros(60), epistemic_std=np.zeros(60), lower=np.ones(60), upper=np.ones(60)
+    ),
+    "targets, nasty": nasty_regression,
+    "classes": classification,
+    "classes, rows": lambda: classification(images=False),
+    "classes, no labels": lambda: classification(labels=None, ood=False),
+    "classes, one row": lambda: classification(1, ood=False),
+    "classes, two": lambda: classification(classes=2),
+    "classes, many": lambda: classification(300, 40),
+    "classes, many rows": lambda: classification(5000),
+    "classes, some labels": lambda: classification(labels=np.arange(80) % 5 - 1),
+    "classes, nasty": nasty_classification,
+}
+
+
+class Page(HTMLParser):
+    """Elements, and the rows of each table, by its caption."""
+
+    VOID = frozenset({"meta", "img", "br", "link"})
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.open, self.tables, self.text = [], [], {}, []
+        self.caption = self.cell = None
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "caption":
+            self.caption = ""
+        elif tag == "tr":
+            self.tables.setdefault(self.caption, []).append([])
+        elif tag in ("td", "th"):
+            self.tables[self.caption][-1].append("")
+            self.cell = True
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+        if tag in ("td", "th"):
+            self.cell = None
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "caption":
+            self.caption += data
+        elif self.cell:
+            self.tables[self.caption][-1][-1] += data
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.text.append(data)
+
+
+def plain(cell):
+    """The number in a cell."""
+    value = float(cell.replace("−", "-").replace(",", "").replace("\u00a0%", ""))
+    return value / 100 if "%" in cell else value
+
+
+@pytest.fixture(scope="module", params=PAGES, ids=PAGES.keys())
+def html(request):
+    return render(PAGES[request.param]())
+
+
+def test_every_element_is_closed_and_ids_are_unique(html):
+    page = Page(html)
+    assert page.open == []
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_nothing_is_loaded_from_elsewhere(html):
+    for tag, attributes in Page(html).elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form")
+        for name in ("src", "href", "xlink:href", "srcset", "action", "poster"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/png;base64,"))
+        assert not any(name.startswith("on") for name in attributes)
+    assert not re.search(r"url\(|@import|https?:", html)
+
+
+def test_only_our_script_is_there_and_the_policy_names_it(html):
+    page = Page(html)
+    assert [tag for tag, _ in page.elements].count("script") == 1
+    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none';")
+    assert "script-src 'sha256-" in policy
+
+
+def test_every_number_of_every_plot_is_finite(html):
+    page = Page(html)
+    assert any(tag == "svg" for tag, _ in page.elements)
+    for tag, attributes in page.elements:
+        if tag in ("path", "circle", "rect", "text"):
+            for name in ("d", "x", "y", "cx", "cy", "r", "width", "height", "transform", "fill-opacity"):
+                for value in re.findall(r"[^\sMLHVlvzrotate(),]+", attributes.get(name, "")):
+                    assert math.isfinite(float(value)), (tag, attributes)
+    assert not re.search(r"\b(nan|inf|None)\b", " ".join(page.text))
+
+
+def test_labels_of_our_own_are_shown_in_full():
+    for results in (regression(), classification()):
+        html = render(results)
+        labels = re.findall(r'<text class="label"[^>]*>([^<]*)<', html)
+        assert len(labels) >= 10
+        assert not [label for label in labels if "…" in label]
+
+
+def test_every_plot_is_named_and_reached_by_keyboard(html):
+    for tag, attributes in Page(html).elements:
+        if tag == "svg":
+            assert attributes["tabindex"] == "0"
+            assert attributes["aria-label"]
+        if tag == "th":
+            assert attributes["scope"] in ("row", "col")
+        if tag == "img":
+            assert attributes["alt"]
+
+
+def test_scores_of_targets_agree_with_scikit_learn_and_scipy():
+    results = regression()
+    scores = score(results)
+    assert scores["rmse"] == pytest.approx(sk.root_mean_squared_error(results.y, results.mean))
+    assert scores["nll"] == pytest.approx(-stats.norm.logpdf(results.y, results.mean, results.std).mean())
+    assert scores["coverage"] == np.mean((results.y >= results.lower) & (results.y <= results.upper))
+    truth = np.r_[np.zeros(60), np.ones(30)]
+    assert scores["ood_auroc"] == pytest.approx(sk.roc_auc_score(truth, np.r_[results.std, results.ood.std]))
+    epistemic = np.r_[results.epistemic_std, results.ood.epistemic_std]
+    assert scores["ood_auroc_epistemic"] == pytest.approx(sk.roc_auc_score(truth, epistemic))
+
+
+def test_scores_of_classes_agree_with_scikit_learn():
+    results = classification()
+    scores = score(results)
+    assert scores["accuracy"] == sk.accuracy_score(results.labels, results.probabilities.argmax(1))
+    assert scores["nll"] == pytest.approx(sk.log_loss(results.labels, results.probabilities, labels=range(4)))
+    assert scores["ecdf_auc"] == pytest.approx(math.log(4) - results.entropy.mean())
+    truth = np.r_[np.zeros(80), np.ones(40)]
+    assert scores["ood_aupr"] == pytest.approx(
+        sk.average_precision_score(truth, np.r_[results.entropy, results.ood.entropy])
+    )
+
+
+def test_tables_of_targets_hold_the_numbers():
+    results = regression(5000)
+    tables = Page(render(results)).tables
+    rows = tables["Coverage of central intervals"][1:]
+    assert len(rows) == 19
+    for nominal, observed, _ in rows:
+        lower, upper = stats.norm.interval(plain(nominal), results.mean, results.std)
+        assert plain(observed) == pytest.approx(np.mean((results.y >= lower) & (results.y <= upper)), abs=5.1e-4)
+    quantiles = {row[0]: row[1:] for row in tables["Std in the target's unit, all rows"]}
+    assert plain(quantiles["median"][2]) == pytest.approx(np.median(results.std), rel=1e-3)
+    assert plain(quantiles["95 %"][4]) == pytest.approx(np.quantile(results.ood.epistemic_std, 0.95), rel=1e-3)
+    groups = tables["Rows in groups by predicted std, smallest first"][1:]
+    first = np.argsort(results.std)[:1000]
+    assert plain(groups[0][3]) == pytest.approx(np.sqrt(np.mean((results.y - results.mean)[first] ** 2)), rel=1e-3)
+    assert sum(plain(row[1]) for row in groups) == 5000
+
+
+def test_tables_of_classes_hold_the_numbers():
+    results = classification(600)
+    tables = Page(render(results)).tables
+    matrix = tables["Rows by true class (down) and predicted class (across)"]
+    expected = sk.confusion_matrix(results.labels, results.probabilities.argmax(1))
+    assert [[int(plain(n)) for n in row[1:]] for row in matrix[1:]] == expected.tolist()
+    bins = tables["Rows by confidence, 15 bins"][1:]
+    assert sum(plain(row[1]) for row in bins) == 600
+    confidence = results.probabilities.max(1)
+    last = confidence > 14 / 15
+    right = results.probabilities.argmax(1) == results.labels
+    assert plain(bins[-1][3]) == pytest.approx(right[last].mean(), abs=5.1e-4)
+    answered = tables["Refusing the most uncertain rows"][1:]
+    half = np.argsort(results.entropy)[:300]
+    assert plain(answered[4][1]) == pytest.approx(1 - right[half].mean(), abs=5.1e-4)
+    by = {row[0]: row[1:] for row in tables["Out-of-domain rows told from in-domain ones"]}
+    assert plain(by["total entropy"][0]) == pytest.approx(score(results)["ood_auroc"], rel=1e-3)
+
+
+def test_the_most_uncertain_rows_come_first():
+    results = regression()
+    table = Page(render(results)).tables["Most uncertain rows: 20 of 60"]
+    order = np.argsort(-results.std)[:20]
+    assert [int(row[0]) for row in table[1:]] == (order + 1).tolist()
+    assert table[0][-2:] == ["age", "city"]
+    assert [row[-1] for row in table[1:]] == [f"city {i}" for i in order]
+    assert [plain(row[2]) for row in table[1:]] == pytest.approx(results.std[order], rel=1e-3)
+
+
+def test_images_are_shown_as_images():
+    page = Page(render(classification()))
+    assert [tag for tag, _ in page.elements].count("img") == 36
+
+
+def test_plots_are_thinned_out_and_say_so():
+    small, large = render(regression(300)), render(regression(50_000))
+    assert len(large) < 1.5e6
+    assert large == render(regression(50_000))
+    for html in (small, large):
+        circles = len(re.findall("<circle", html))
+        assert circles < 5000
+        assert "at most 1,000 points" in html
+    assert "Drawn: 120 of 50,000 rows." in " ".join(Page(large).text)
+    assert "at most 1,000" not in render(regression(50))
+
+
+def test_what_cannot_be_computed_is_left_out_and_said():
+    text = " ".join(Page(render(regression(y=None))).text)
+    assert "There are no observed targets" in text
+    assert "RMSE" not in text
+    text = " ".join(Page(render(classification(labels=None, ood=False))).text)
+    assert "There are no labels" in text
+    assert "No out-of-domain rows were given" in text
+    assert "Accuracy" not in text
+    assert "30 of 60 rows have observed targets" in render(PAGES["targets, some labels"]())
+
+
+def test_given_scores_replace_and_add():
+    text = " ".join(Page(render(regression(), {"nll": -123.4, "Epochs": 17, "Kind <b>": "<i>"})).text)
+    assert "−123.4" in text
+    assert "Epochs" in text
+    assert "Kind <b>" in text  # shown, not obeyed
+    with pytest.raises(ReportError, match="number"):
+        render(regression(), {"nll": "<b>"})
+
+
+def test_a_pit_of_ones_own_is_used():
+    results = regression(pit=np.full(60, 0.5))
+    assert score(results)["calibration_error"] == pytest.approx(np.mean(1 - np.arange(0.05, 0.951, 0.05)))
+    assert "take each prediction for a normal" not in render(results)
+
+
+def test_an_exact_likelihood_is_used():
+    probabilities = np.tile([1.0, 0.0], (3, 1))
+    zero = np.zeros(3)
+    results = ClassificationResults(probabilities, zero, zero, zero, ["a", "b"], np.array([0, 1, -1]))
+    assert score(results)["nll"] == math.inf
+    assert "∞" in render(results)
+    exact = dataclasses.replace(results, log_probabilities_of_labels=np.array([0.0, -200.0, np.nan]))
+    assert score(exact)["nll"] == 100.0
+
+
+def test_names_from_data_are_shown_as_text():
+    for results in (nasty_regression(), nasty_classification()):
+        html = render(results)
+        assert SCRIPT not in html
+        assert "<img src=x" not in html
+        assert "\u202e" not in html
+        assert SCRIPT in " ".join(Page(html).text)
+        assert "w" * 400 not in html
+
+
+def test_other_things_are_refused():
+    with pytest.raises(ReportError, match="not dict"):
+        render({})
+
+
+def test_colour_images_and_examples_of_some_rows():
+    images = np.zeros((2, 3, 8, 8), np.uint8)
+    html = render(classification(examples=Examples(images=images, index=np.array([5, 70])), ood=None))
+    assert html.count("<img") == 2
+    assert "row 71" in html
+
+
+def test_metrics_and_report_need_no_torch():
+    """Imported by their files, since the package itself may bring in torch."""
+    code = (
+        "import sys, types; package = types.ModuleType('bedl'); package.__path__ = [sys.argv[1]]; "
+        "sys.modules['bedl'] = package; import bedl.report, bedl.metrics; "
+        "assert not {'torch', 'scipy', 'sklearn', 'pandas'} & set(sys.modules), 'heavy imports'"
+    )
+    import bedl.report
+
+    folder = os.path.dirname(os.path.dirname(bedl.report.__file__))
+    subprocess.run([sys.executable, "-c", code, folder], check=True, timeout=60)
