@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bedl import nn as nn
     from bedl import rules as rules
     from bedl.checks import check
+    from bedl.deploy import export
     from bedl.dispatch import register_rule, use_rules
     from bedl.errors import BEDLError, UnsupportedOperationError
     from bedl.heads import Dirichlet, Normal
@@ -60,6 +61,8 @@ __all__ = [
     "PAC",
     "fit",
     "fit_replicas",
+    # out of Python
+    "export",
     # errors
     "BEDLError",
     "UnsupportedOperationError",
@@ -67,6 +70,7 @@ __all__ = [
 
 _HOMES = {
     "bedl.checks": "check",
+    "bedl.deploy": "export",
     "bedl.dispatch": "register_rule use_rules",
     "bedl.errors": "BEDLError UnsupportedOperationError",
     "bedl.heads": "Dirichlet Normal",
@@ -78,7 +82,10 @@ _HOMES = {
     "bedl.training": "fit fit_replicas",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_EXTRA_OF = {"lightning_fabric": "train", "sklearn": "sklearn", "onnx": "export"}
+_EXTRA_OF = {
+    "lightning_fabric": "train", "sklearn": "sklearn", "pandas": "sklearn",
+    "onnx": "export", "onnxruntime": "export", "onnxscript": "export",
+}  # fmt: skip
 _ROOMS = {"nn", "rules"}
 
 

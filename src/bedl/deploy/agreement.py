@@ -1,0 +1,43 @@
+"""Whether an exported model says what the model says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bedl.deploy.files import ExportError
+from bedl.deploy.report import Outputs, absolute_differences, scaled_differences
+from bedl.deploy.schema import Task
+
+__all__ = ["TOLERANCE", "compare", "points_around"]
+
+TOLERANCE = 1e-3
+POINTS = 256
+
+
+def points_around(example: Tensor, count: int = POINTS, seed: int = 0) -> Tensor:
+    """Rows of the example, each moved by half a standard deviation of its feature. shape: (count, *input)"""
+    generator = torch.Generator().manual_seed(seed)
+    rows = example[torch.randint(len(example), (count,), generator=generator)]
+    spread = example.std(0, correction=0, keepdim=True)
+    spread = torch.where(spread > 0, spread, example.std(correction=0).clamp_min(1e-6))
+    return rows + 0.5 * spread * torch.randn(rows.shape, generator=generator)
+
+
+def compare(task: Task, truth: Outputs, outputs: Outputs, strict: bool = True) -> dict[str, Any]:
+    """The fields of `ExportReport` about agreement; an error where it fails and `strict` asks for it."""
+    broken = [name for name, values in truth.items() if not np.isfinite(values).all()]
+    if broken:
+        raise ExportError(f"the model's own {', '.join(broken)} are not finite near the example; is it trained?")
+    scaled = scaled_differences(task, truth, outputs)
+    if strict and not max(scaled.values()) <= TOLERANCE:  # NaN is no agreement either
+        worst = ", ".join(f"{name} {value:.1e}" for name, value in scaled.items())
+        raise ExportError(
+            f"the exported graph does not agree with the model (tolerance {TOLERANCE}): {worst}. Nothing was written; "
+            "please report the network that this happened with, or pass check=False to write the file all the same"
+        )
+    absolute = absolute_differences(truth, outputs)
+    return {"points": len(next(iter(truth.values()))), "absolute": absolute, "scaled": scaled}

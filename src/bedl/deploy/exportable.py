@@ -1,0 +1,235 @@
+"""From a model to a module that maps a float32 tensor to named tensors, and that module as a captured graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bedl
+from bedl.deploy.files import ExportError
+from bedl.deploy.schema import OUTPUTS, Description, Task, plain_names
+from bedl.heads import Dirichlet
+from bedl.methods import BEDL, Ensemble
+from bedl.moments import Moments, as_moments
+from bedl.predictive import CategoricalPredictive, Predictive, mixture
+
+__all__ = ["Exportable", "Prepared", "capture", "named_outputs", "prepare"]
+
+
+@dataclass
+class Exportable:
+    """What an export needs to know. A model of another kind offers it by a method ``_exportable()``.
+
+    Args:
+        module: a float32 tensor in, a `Predictive` in the target's own units out; every scaling is inside.
+        example: inputs as they are at prediction. shape: (n, *input)
+        task: ``"regression"`` or ``"classification"``.
+        feature_names, class_names, target_names: where there are any.
+    """
+
+    module: nn.Module
+    example: Tensor
+    task: Task
+    feature_names: Sequence[str] | None = None
+    class_names: Sequence[Any] | None = None
+    target_names: Sequence[str] | None = None
+
+
+@dataclass
+class Prepared:
+    """A model that is ready to be captured: a copy in float32 on the CPU, in evaluation mode."""
+
+    module: nn.Module  # shape: (n, *input) -> {output name: (n, ...)}
+    example: Tensor  # at least two rows
+    description: Description
+
+    def run(self, x: Tensor, rows: int = 256) -> dict[str, Any]:
+        """Eager predictions as NumPy arrays."""
+        with torch.no_grad():
+            parts = [self.module(part) for part in x.split(rows)]
+        return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+
+
+def named_outputs(prediction: Predictive) -> dict[str, Tensor]:
+    """A prediction as the outputs that exported models have, by the same names.
+
+    Example:
+        >>> import torch
+        >>> from bedl.predictive import NormalPredictive
+        >>> p = NormalPredictive(torch.zeros(1, 1), torch.full((1, 1), 3.0), torch.ones(1, 1))
+        >>> {name: value.item() for name, value in named_outputs(p).items()}
+        {'mean': 0.0, 'std': 2.0, 'aleatoric': 3.0, 'epistemic': 1.0}
+    """
+    return {name: getattr(prediction, name) for name in OUTPUTS[_task_of(prediction)]}
+
+
+def prepare(
+    model: Any,
+    example: Tensor | None = None,
+    feature_names: Sequence[str] | None = None,
+    class_names: Sequence[Any] | None = None,
+    target_names: Sequence[str] | None = None,
+    input_scale: tuple[Any, Any] | None = None,
+    target_scale: tuple[Any, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
+    precision: str = "float32",
+) -> Prepared:
+    """Everything around the network put into one module, and everything said about it checked."""
+    offered = _offer(model, example)
+    module = copy.deepcopy(offered.module).cpu().float().eval()
+    if isinstance(module, Ensemble):
+        module = _with_one_head(module)
+    module = _Named(module, input_scale, target_scale).eval()
+    example = torch.as_tensor(offered.example if example is None else example).detach().cpu().float()
+    if example.ndim < 2 or not len(example):
+        raise ExportError(f"example must hold at least one row, shape (n, *input), not {tuple(example.shape)}")
+    example = example if len(example) > 1 else example.repeat(2, *[1] * (example.ndim - 1))
+    task, width = module.describe(example[:2])
+    if offered.task is not None and offered.task != task:
+        raise ExportError(f"the model says it is for {offered.task}, and predicts for {task}")
+    n_features = example.shape[1] if example.ndim == 2 else -1
+    features = offered.feature_names if feature_names is None else feature_names
+    if features is not None and n_features < 0:
+        raise ExportError(f"feature_names are for tables; the inputs here have the shape {tuple(example.shape[1:])}")
+    classes = offered.class_names if class_names is None else class_names
+    targets = offered.target_names if target_names is None else target_names
+    if (classes if task == "regression" else targets) is not None:
+        raise ExportError(f"{'class' if task == 'regression' else 'target'}_names do not go with {task}")
+    description = Description(
+        task=task,
+        feature_names=plain_names(features, n_features, "feature"),
+        class_names=plain_names(classes, width, "class"),
+        target_names=plain_names(targets, width, "target"),
+        precision=precision,
+        bedl_version=bedl.__version__,
+        metadata=dict(metadata or {}),
+    )
+    description.to_json()  # metadata that is no JSON is refused here, before the work
+    return Prepared(module, example, description)
+
+
+def capture(prepared: Prepared) -> torch.export.ExportedProgram:
+    """The graph, for batches of any size, without what no output needs and without random numbers."""
+    batch = torch.export.Dim("batch")
+    try:
+        with torch.no_grad():
+            program = torch.export.export(
+                prepared.module, (prepared.example[:4],), dynamic_shapes=({0: batch},), strict=False
+            )
+    except Exception as error:
+        raise ExportError(
+            f"torch.export could not capture the network for batches of any size: {error}\n"
+            "Control flow that depends on values, or a reshape to a fixed number of rows, are the usual causes."
+        ) from error
+    program.graph_module.graph.eliminate_dead_code()
+    random = sorted({str(node.target) for node in program.graph.nodes if _is_random(node.target)})
+    if random:
+        raise ExportError(
+            f"the prediction draws random numbers ({', '.join(random)}), so an export would not agree with itself; "
+            "use Dirichlet(method='race') rather than 'mc', and leave `with bedl.sampled(...)`"
+        )
+    return program
+
+
+def _is_random(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _task_of(prediction: Any) -> Task:
+    if not isinstance(prediction, Predictive):
+        raise ExportError(f"a model to export must predict a bedl Predictive, not {type(prediction).__name__}")
+    return "classification" if isinstance(prediction, CategoricalPredictive) else "regression"
+
+
+@dataclass
+class _Offer:
+    module: nn.Module
+    example: Tensor
+    task: Task | None = None
+    feature_names: Sequence[str] | None = None
+    class_names: Sequence[Any] | None = None
+    target_names: Sequence[str] | None = None
+
+
+def _offer(model: Any, example: Tensor | None) -> Exportable | _Offer:
+    if isinstance(model, Exportable):
+        return model
+    if hasattr(model, "_exportable"):
+        return model._exportable()
+    if not isinstance(model, nn.Module) or not hasattr(model, "predict"):
+        raise TypeError(
+            f"export takes a bedl method, such as BEDL or Ensemble, or an estimator, not {type(model).__name__}"
+        )
+    if example is None:
+        raise ExportError("export: pass example=, some inputs as they are at prediction, shape (n, *input)")
+    return _Offer(model, example)
+
+
+class _Named(nn.Module):
+    """Scaling of inputs, the model, scaling of targets, outputs by name."""
+
+    input_loc: Tensor
+    input_scale: Tensor | None
+    target_loc: Tensor
+    target_scale: Tensor | None
+
+    def __init__(self, model: nn.Module, input_scale: Any, target_scale: Any):
+        super().__init__()
+        self.model = model
+        for which, pair in (("input", input_scale), ("target", target_scale)):
+            loc, scale = (None, None) if pair is None else (torch.as_tensor(x).detach().cpu().float() for x in pair)
+            if scale is not None and not bool(((scale > 0) & scale.isfinite()).all()):
+                raise ValueError(f"{which}_scale: the scale must be positive")
+            self.register_buffer(f"{which}_loc", loc)
+            self.register_buffer(f"{which}_scale", scale)
+
+    def predict(self, x: Tensor) -> Predictive:
+        if self.input_scale is not None:
+            x = (x - self.input_loc) / self.input_scale
+        prediction: Any = self.model(x)
+        if self.target_scale is None:
+            return prediction
+        if not hasattr(prediction, "rescale"):
+            raise ExportError("target_scale is for regression; classes have no units")
+        return prediction.rescale(self.target_loc, self.target_scale)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return named_outputs(self.predict(x))
+
+    def describe(self, x: Tensor) -> tuple[Task, int]:
+        """Task, and number of classes or targets."""
+        with torch.no_grad():
+            prediction = self.predict(x)
+        task = _task_of(prediction)
+        if prediction.mean.shape[:1] != x.shape[:1] or prediction.mean.ndim != 2:
+            raise ExportError(
+                f"export: a prediction must have the shape (n, classes or targets), not {tuple(prediction.mean.shape)}"
+            )
+        return task, prediction.mean.shape[-1]
+
+
+class _OneHead(nn.Module):
+    """An ensemble for classes with the members' outputs stacked: one race in the graph instead of one per member."""
+
+    def __init__(self, nets: Sequence[nn.Module], head: Dirichlet):
+        super().__init__()
+        self.nets, self.head = nn.ModuleList(nets), head
+
+    def forward(self, x: Tensor) -> Predictive:
+        outputs = [as_moments(net(x)) for net in self.nets]
+        f = Moments(torch.stack([y.loc for y in outputs]), torch.stack([y.variance for y in outputs]))
+        prediction = self.head(f)
+        return mixture([prediction[i] for i in range(len(outputs))])
+
+
+def _with_one_head(ensemble: Ensemble) -> nn.Module:
+    members = ensemble.members
+    if not all(type(member) is BEDL and type(member.head) is Dirichlet for member in members):
+        return ensemble
+    kinds = {(h.n_classes, h.method, h.samples, h.nodes, h.components) for h in (member.head for member in members)}
+    return _OneHead([member.net for member in members], members[0].head) if len(kinds) == 1 else ensemble

@@ -1,0 +1,168 @@
+"""Export to ONNX: scaling, network, head and names in one file, for onnxruntime and anything else that reads it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bedl.deploy.agreement import compare, points_around
+from bedl.deploy.exportable import Prepared, capture, prepare
+from bedl.deploy.files import ExportError, refuse_unwritable, written_whole
+from bedl.deploy.precision import PRECISIONS, store_weights
+from bedl.deploy.report import ExportReport, accuracy_loss
+from bedl.deploy.runtime import OnnxModel
+from bedl.deploy.schema import INPUT, KEY, OUTPUTS, Description
+
+__all__ = ["export"]
+
+FOLD = 256  # constants up to this many numbers are computed at export; larger ones when the model is loaded
+LIMIT = 2**31 - 2**20  # bytes; what protobuf can hold
+
+
+def export(
+    model: Any,
+    path: str | Path,
+    *,
+    example: Tensor | None = None,
+    feature_names: Sequence[str] | None = None,
+    class_names: Sequence[Any] | None = None,
+    target_names: Sequence[str] | None = None,
+    input_scale: tuple[Any, Any] | None = None,
+    target_scale: tuple[Any, Any] | None = None,
+    precision: Literal["float32", "float16", "int8"] = "float32",
+    check: bool = True,
+    metadata: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> ExportReport:
+    """Write a trained model as one ONNX graph, for batches of any size, without random numbers.
+
+    Input ``x``, float32. Outputs for targets: ``mean``, ``std``, ``aleatoric``, ``epistemic``; for classes:
+    ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``, ``expected_entropy``. As in `bedl.predictive`,
+    aleatoric and epistemic are variances that add up. `bedl.deploy.OnnxModel` runs the file without PyTorch.
+
+    Args:
+        model: a method (`BEDL`, `Ensemble`), or an estimator.
+        path: the file to write; it appears whole or not at all.
+        example: inputs as they are at prediction; an estimator has its own. shape: (n, *input)
+        feature_names, class_names, target_names: stored in the file.
+        input_scale: ``(loc, scale)``: the network was trained on ``(x - loc) / scale``.
+        target_scale: ``(loc, scale)``: the network was trained on ``(y - loc) / scale``; outputs are in units of y.
+        precision: of the stored weights; ``"float16"`` and ``"int8"`` make the file a half and a quarter as large. The
+            report says what it costs.
+        check: whether to compare onnxruntime with PyTorch on random points around the example.
+        metadata: anything JSON, stored in the file.
+        overwrite: whether an existing file may be replaced.
+
+    Example:
+        >>> import tempfile, bedl, torch
+        >>> method = bedl.BEDL(bedl.GaussianLinear(3, 2), bedl.Normal(1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report = export(method, f"{folder}/model.onnx", example=torch.randn(20, 3), target_names=["price"])
+        >>> report.task, max(report.scaled.values()) < 1e-4
+        ('regression', True)
+    """
+    started, path = time.perf_counter(), Path(path)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    _require("onnx", "onnxscript", "onnxruntime")
+    refuse_unwritable(path, overwrite)
+    prepared = prepare(
+        model, example, feature_names, class_names, target_names, input_scale, target_scale, metadata, precision
+    )
+    proto = to_onnx(prepared)
+    _describe(proto, prepared.description)
+    full_size = proto.ByteSize()
+    if precision != "float32":
+        store_weights(proto, precision)
+    if proto.ByteSize() > LIMIT:
+        raise ExportError(
+            f"the model has {full_size / 2**30:.1f} GiB, and an ONNX file can hold 2; try precision='int8'"
+        )
+    with written_whole(path) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
+        found: dict[str, Any] = {}
+        if check or precision != "float32":
+            points = points_around(prepared.example)
+            truth = prepared.run(points)
+            outputs = OnnxModel(temporary).predict(points.numpy())
+            found = compare(prepared.description.task, truth, outputs, strict=precision == "float32")
+            if precision != "float32":
+                found["loss"] = accuracy_loss(prepared.description.task, truth, outputs)
+    return ExportReport(
+        path=path,
+        task=prepared.description.task,
+        precision=precision,
+        nodes=len(proto.graph.node),
+        size=proto.ByteSize(),
+        size_ratio=proto.ByteSize() / full_size,
+        seconds=time.perf_counter() - started,
+        **found,
+    )
+
+
+def to_onnx(prepared: Prepared) -> Any:
+    """The graph as an `onnx.ModelProto`."""
+    import onnxscript.optimizer
+
+    program = capture(prepared)
+    names = OUTPUTS[prepared.description.task]
+    with _quiet():
+        converted: Any = torch.onnx.export(
+            program, (prepared.example[:4],), dynamo=True, verbose=False, optimize=False,
+            input_names=[INPUT], output_names=list(names),
+        )  # fmt: skip
+        # Large constants stay as they were trained: exp(log-variance) would be a second copy of the weights.
+        optimised = onnxscript.optimizer.optimize(converted.model, input_size_limit=FOLD, output_size_limit=FOLD)
+        converted.model = optimised
+        proto = converted.model_proto
+    found = [output.name for output in proto.graph.output]
+    if found != list(names):
+        raise ExportError(f"the graph has the outputs {', '.join(found)} instead of {', '.join(names)}")
+    _strip(proto)
+    return proto
+
+
+def _describe(proto: Any, description: Description) -> None:
+    proto.ClearField("metadata_props")
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = KEY, description.to_json()
+
+
+def _strip(proto: Any) -> None:
+    """Without the exporter's notes: stack traces with paths of this machine, a megabyte in a large graph."""
+    proto.ClearField("metadata_props")
+    proto.ClearField("doc_string")
+    graph = proto.graph  # its value_info stays: without the shapes, onnxruntime takes four times as long to load it
+    for entry in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        entry.ClearField("doc_string")
+        entry.ClearField("metadata_props")
+
+
+def _require(*packages: str) -> None:
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"export needs {', '.join(missing)}: pip install 'bedl[export]'")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks about itself: deprecations inside torch, packages that it could also use."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,75 @@
+"""Export as a `torch.export` program: a .pt2 file for PyTorch without bedl, or for ahead-of-time compilation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bedl.deploy.agreement import compare, points_around
+from bedl.deploy.exportable import capture, prepare
+from bedl.deploy.files import refuse_unwritable, written_whole
+from bedl.deploy.report import ExportReport
+from bedl.deploy.schema import KEY
+
+__all__ = ["export_program"]
+
+
+def export_program(
+    model: Any,
+    path: str | Path,
+    *,
+    example: Tensor | None = None,
+    feature_names: Sequence[str] | None = None,
+    class_names: Sequence[Any] | None = None,
+    target_names: Sequence[str] | None = None,
+    input_scale: tuple[Any, Any] | None = None,
+    target_scale: tuple[Any, Any] | None = None,
+    check: bool = True,
+    metadata: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> ExportReport:
+    """Write a trained model as a .pt2 file: `torch.export.load(path).module()(x)` gives the outputs by name.
+
+    Arguments and outputs are those of `bedl.deploy.export`. The description is an extra file of the archive:
+    ``torch.export.load(path, extra_files={"bedl": ""})``.
+
+    Example:
+        >>> import tempfile, bedl, torch
+        >>> method = bedl.BEDL(bedl.GaussianLinear(3, 2), bedl.Normal(1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report = export_program(method, f"{folder}/model.pt2", example=torch.randn(20, 3))
+        ...     outputs = torch.export.load(f"{folder}/model.pt2").module()(torch.zeros(7, 3))
+        >>> {name: tuple(value.shape) for name, value in outputs.items()}
+        {'mean': (7, 1), 'std': (7, 1), 'aleatoric': (7, 1), 'epistemic': (7, 1)}
+    """
+    started, path = time.perf_counter(), Path(path)
+    if path.suffix != ".pt2":
+        raise ValueError(f"the name of a torch.export program ends in .pt2; {path.name} does not")
+    refuse_unwritable(path, overwrite)
+    prepared = prepare(model, example, feature_names, class_names, target_names, input_scale, target_scale, metadata)
+    program = capture(prepared)
+    with written_whole(path) as temporary:
+        torch.export.save(program, temporary, extra_files={KEY: prepared.description.to_json()})
+        found: dict[str, Any] = {}
+        if check:
+            points = points_around(prepared.example)
+            with torch.no_grad():
+                outputs = torch.export.load(temporary).module()(points)
+            outputs = {name: value.numpy() for name, value in outputs.items()}
+            found = compare(prepared.description.task, prepared.run(points), outputs)
+        size = temporary.stat().st_size
+    return ExportReport(
+        path=path,
+        task=prepared.description.task,
+        precision="float32",
+        nodes=sum(node.op == "call_function" for node in program.graph.nodes),
+        size=size,
+        size_ratio=1.0,
+        seconds=time.perf_counter() - started,
+        **found,
+    )

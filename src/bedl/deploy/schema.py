@@ -1,0 +1,104 @@
+"""What an exported model says about itself: JSON in the file's metadata, the same for every format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from bedl.errors import BEDLError
+
+__all__ = ["INPUT", "KEY", "OUTPUTS", "SCHEMA", "Description", "ModelFileError", "Name", "Task"]
+
+KEY = "bedl"  # of the metadata
+SCHEMA = 1
+INPUT = "x"
+Task = Literal["regression", "classification"]
+Name = str | int | float | bool
+
+# std is a standard deviation, aleatoric and epistemic are variances, entropies are in nats
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "regression": ("mean", "std", "aleatoric", "epistemic"),
+    "classification": ("probabilities", "aleatoric", "epistemic", "entropy", "expected_entropy"),
+}
+
+
+class ModelFileError(BEDLError, ValueError):
+    """A file is not a model that this version of bedl can run."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an exported model is.
+
+    Example:
+        >>> d = Description("regression", target_names=("price",), metadata={"encoder": {"age": "number"}})
+        >>> Description.from_json(d.to_json()) == d
+        True
+    """
+
+    task: Task
+    feature_names: tuple[str, ...] | None = None
+    class_names: tuple[Name, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+    precision: str = "float32"
+    bedl_version: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        try:
+            return json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"metadata must be JSON (strings, finite numbers, lists, dicts): {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Description:
+        """Read what `to_json` wrote, here or elsewhere: nothing in it is trusted to be of the right type."""
+        try:
+            raw = json.loads(text)
+            schema = int(raw["schema"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ModelFileError(f"its bedl metadata cannot be read ({error}); export the model again") from None
+        if schema > SCHEMA:
+            raise ModelFileError(
+                f"it was written by a newer bedl ({raw.get('bedl_version') or 'version unknown'}, schema {schema}; "
+                f"this one reads up to {SCHEMA}); upgrade bedl, or export the model again with this version"
+            )
+        if raw.get("task") not in OUTPUTS or not isinstance(raw.get("metadata", {}), dict):
+            raise ModelFileError(
+                f"its bedl metadata names the unknown task {raw.get('task')!r}; export the model again"
+            )
+        return cls(
+            task=raw["task"],
+            feature_names=_names(raw, "feature_names", str),
+            class_names=_names(raw, "class_names", (str, int, float, bool)),
+            target_names=_names(raw, "target_names", str),
+            precision=str(raw.get("precision", "float32")),
+            bedl_version=str(raw.get("bedl_version", "")),
+            metadata=raw.get("metadata", {}),
+        )
+
+
+def _names(raw: dict[str, Any], key: str, kinds: type | tuple[type, ...]) -> Any:
+    names = raw.get(key)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, kinds) for name in names):
+        raise ModelFileError(f"{key} in its bedl metadata are not a list of names; export the model again")
+    return tuple(names)
+
+
+def plain_names(names: Sequence[Any] | None, count: int, what: str) -> tuple[Any, ...] | None:
+    """Names as JSON knows them (NumPy scalars become plain ones), as many as there must be."""
+    if names is None:
+        return None
+    plain = tuple(name.item() if hasattr(name, "item") else name for name in names)
+    if len(plain) != count:
+        raise ValueError(f"{len(plain)} {what} names for {count} {what}{'s' if not what.endswith('s') else 'es'}")
+    for name in plain:
+        if not isinstance(name, (str, int, float, bool)):
+            raise TypeError(f"a {what} name must be a string or a number, not {type(name).__name__}")
+    if len(set(map(str, plain))) != len(plain):
+        raise ValueError(f"{what} names must differ from each other")
+    return plain

@@ -1,0 +1,224 @@
+"""ONNX files say what PyTorch says, in onnxruntime and by themselves."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bedl
+from bedl.deploy import Exportable, ExportError, OnnxModel, OutputFileError, export, export_program, named_outputs
+from bedl.deploy import onnx as onnx_room
+from bedl.deploy.exportable import prepare
+from tests.deploy.models import classification, ensemble, inputs, regression
+
+RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+
+
+def proto(path):
+    import onnx
+
+    return onnx.load(path)
+
+
+def assert_agrees(outputs, prediction, tolerance=1e-4):
+    expected = named_outputs(prediction)
+    assert set(outputs) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(outputs[name], value.numpy(), rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def test_classes_agree_for_any_batch(classes_file):
+    path, method, report = classes_file
+    model = OnnxModel(path, threads=1)
+    for n in (1, 2, 10_000):
+        x = 3 * inputs(n, seed=n)
+        assert_agrees(model.predict(x.numpy()), method.predict(x))
+    assert report.points == 256
+    assert max(report.scaled.values()) < 1e-4
+
+
+def test_targets_agree_for_any_batch(targets_file):
+    path, method, _ = targets_file
+    model = OnnxModel(path, threads=1)
+    for n in (1, 2, 10_000):
+        x = 3 * inputs(n, seed=n)
+        assert_agrees(model.predict(x.numpy()), method.predict(x))
+
+
+def test_the_outputs_add_up(classes_file, targets_file):
+    x = 3 * inputs(500).numpy()
+    classes, targets = (OnnxModel(path).predict(x) for path, *_ in (classes_file, targets_file))
+    p = classes["probabilities"]
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+    np.testing.assert_allclose(classes["aleatoric"] + classes["epistemic"], p * (1 - p), atol=1e-5)
+    np.testing.assert_allclose(classes["entropy"], -(p * np.log(p)).sum(1), atol=1e-4)
+    assert (classes["expected_entropy"] < classes["entropy"] + 1e-6).all()
+    np.testing.assert_allclose(targets["aleatoric"] + targets["epistemic"], targets["std"] ** 2, rtol=1e-5)
+
+
+def test_the_graph_holds_what_is_needed_and_no_more(classes_file):
+    path, _, report = classes_file
+    graph = proto(path).graph
+    assert not RANDOM & {node.op_type for node in graph.node}
+    assert [entry.name for entry in graph.input] == ["x"]
+    # nothing is computed that no output needs, such as the vacuity of the prediction
+    used = {name for node in graph.node for name in node.input} | {entry.name for entry in graph.output}
+    assert all(used & set(node.output) for node in graph.node)
+    assert {entry.name for entry in graph.initializer} <= used
+    assert report.nodes == len(graph.node)
+
+
+def test_the_file_says_nothing_about_the_machine(classes_file):
+    content = classes_file[0].read_bytes()
+    assert b".py" not in content
+    assert str(classes_file[0].parent).encode() not in content
+
+
+@pytest.mark.parametrize("make", [
+    lambda: ensemble(lambda: regression(2), 2),
+    pytest.param(lambda: classification(2), marks=pytest.mark.slow),
+    pytest.param(lambda: classification(10, nodes=32, components=8), marks=pytest.mark.slow),
+    pytest.param(lambda: classification(100), marks=pytest.mark.slow),
+    pytest.param(lambda: ensemble(lambda: classification(3)), marks=pytest.mark.slow),
+])  # fmt: skip
+def test_every_head(make, tmp_path):
+    model = make()
+    export(model, tmp_path / "model.onnx", example=inputs())
+    x = 3 * inputs(1000, seed=1)
+    assert_agrees(OnnxModel(tmp_path / "model.onnx").predict(x.numpy()), model.predict(x))
+
+
+def test_scaling_is_inside(tmp_path):
+    method = regression(2, beta=7.0, learn_beta=True)
+    loc, scale = torch.tensor([1.0, -2.0, 0.0, 5.0]), torch.tensor([3.0, 0.5, 1.0, 10.0])
+    units = (torch.tensor([100.0, -3.0]), torch.tensor([50.0, 0.1]))
+    x = loc + scale * inputs()
+    export(
+        method, tmp_path / "m.onnx", example=x, input_scale=(loc, scale), target_scale=units, target_names=["a", "b"]
+    )
+    model = OnnxModel(tmp_path / "m.onnx")
+    assert model.target_names == ("a", "b")
+    assert_agrees(model.predict(x.numpy()), method.predict((x - loc) / scale).rescale(*units), 1e-3)
+
+
+def test_an_ensemble_for_classes_has_one_race():
+    """The graph of three members is not three times as large; and mixes exactly as the ensemble does."""
+    model = ensemble(lambda: classification(3))
+    prepared = prepare(model, inputs())
+    heads = [m for m in prepared.module.modules() if isinstance(m, bedl.Dirichlet)]
+    assert len(heads) == 1
+    assert_agrees(prepared.run(inputs()), model.predict(inputs()), 1e-6)
+    # members with different heads are left as they are
+    mixed = bedl.Ensemble([classification(3), classification(3, nodes=24)])
+    prepared = prepare(mixed, inputs())
+    assert sum(isinstance(m, bedl.Dirichlet) for m in prepared.module.modules()) == 2
+
+
+class Estimator:
+    """What another room offers: its own scaling, names and example."""
+
+    def __init__(self, task="regression"):
+        self.method, self.task = regression(), task
+
+    def _exportable(self):
+        return Exportable(self.method, inputs(), self.task, ["a", "b", "c", "d"], None, ["y"])
+
+
+def test_an_estimator_brings_its_own_example_and_names():
+    estimator = Estimator()
+    prepared = prepare(estimator, metadata={"seen": 3})
+    said = prepared.description
+    assert (said.feature_names, said.target_names, said.metadata) == (("a", "b", "c", "d"), ("y",), {"seen": 3})
+    assert torch.equal(prepared.example, inputs())
+    assert_agrees(prepared.run(inputs()), estimator.method.predict(inputs()), 1e-6)
+    with pytest.raises(ExportError, match="says it is for classification"):
+        prepare(Estimator("classification"))
+
+
+def test_the_model_is_left_as_it_was(targets_file):
+    _, method, _ = targets_file
+    assert method.training
+    assert all(p.requires_grad for p in method.parameters())
+
+
+def test_a_sampling_head_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="random numbers"):
+        export(classification(3, method="mc"), tmp_path / "m.onnx", example=inputs())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_that_disagrees_is_not_written(targets_file, tmp_path, monkeypatch):
+    from onnx import numpy_helper
+
+    path, method, _ = targets_file
+    spoilt = proto(path)
+    weight = next(entry for entry in spoilt.graph.initializer if "weight_mean" in entry.name)
+    weight.CopyFrom(numpy_helper.from_array(1.5 * numpy_helper.to_array(weight), weight.name))
+    monkeypatch.setattr(onnx_room, "to_onnx", lambda prepared: spoilt)
+    with pytest.raises(ExportError, match="does not agree"):
+        export(method, tmp_path / "m.onnx", example=inputs())
+    assert not list(tmp_path.iterdir())
+    report = export(method, tmp_path / "m.onnx", example=inputs(), check=False)
+    assert report.points == 0
+    assert [(tmp_path / "m.onnx").stat().st_size] == [f.stat().st_size for f in tmp_path.iterdir()] == [report.size]
+
+
+@pytest.mark.parametrize("settings, error, words", [
+    ({"example": None}, ExportError, "example="),
+    ({"example": torch.randn(0, 4)}, ExportError, "at least one row"),
+    ({"feature_names": ["a"]}, ValueError, "1 feature names for 4"),
+    ({"feature_names": ["a", "b", "c", "a"]}, ValueError, "differ"),
+    ({"class_names": ["a", "b"]}, ExportError, "do not go with regression"),
+    ({"target_scale": (0.0, -1.0)}, ValueError, "positive"),
+    ({"metadata": {"a": object()}}, TypeError, "JSON"),
+    ({"precision": "int4"}, ValueError, "float16"),
+])  # fmt: skip
+def test_bad_arguments_change_nothing(tmp_path, settings, error, words):
+    with pytest.raises(error, match=words):
+        export(regression(), tmp_path / "m.onnx", **{"example": inputs(), **settings})
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_paths(tmp_path):
+    (tmp_path / "there.onnx").write_text("mine")
+    for path, words in (
+        (tmp_path / "there.onnx", "overwrite"),
+        (tmp_path, "folder"),
+        (tmp_path / "no" / "m", "create"),
+    ):
+        with pytest.raises(OutputFileError, match=words):
+            export(regression(), path, example=inputs())
+    assert (tmp_path / "there.onnx").read_text() == "mine"
+    with pytest.raises(TypeError, match="not Linear"):
+        export(nn.Linear(2, 2), tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match="pt2"):
+        export_program(regression(), tmp_path / "m.onnx", example=inputs())
+
+
+@pytest.mark.parametrize("make", [
+    lambda: regression(2),
+    pytest.param(lambda: classification(3), marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_program_loads_and_agrees(make, tmp_path):
+    method = make()
+    report = export_program(method, tmp_path / "m.pt2", example=inputs(1), metadata={"a": 1})
+    files = {"bedl": ""}
+    program = torch.export.load(tmp_path / "m.pt2", extra_files=files).module()
+    for n in (1, 7):
+        with torch.no_grad():
+            outputs = {name: value.numpy() for name, value in program(inputs(n)).items()}
+        assert_agrees(outputs, method.predict(inputs(n)), 1e-5)
+    assert '"metadata": {"a": 1}' in files["bedl"]
+    assert report.size == (tmp_path / "m.pt2").stat().st_size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MLP 8-50-2", "LeNet-5", "CIFAR net", "ResNet-18"])
+def test_every_net_of_the_benchmarks(name, tmp_path):
+    from benchmarks.nets import NETS
+
+    net = NETS[name]
+    method = net.factory()
+    export(method, tmp_path / "net.onnx", example=net.inputs(8))
+    x = net.inputs(50, seed=1)
+    assert_agrees(OnnxModel(tmp_path / "net.onnx").predict(x.numpy()), method.predict(x))

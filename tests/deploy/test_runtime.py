@@ -1,0 +1,158 @@
+"""The runtime: without PyTorch, in bounded memory, and clear about files that it cannot run."""
+
+import json
+import subprocess
+import sys
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from bedl.deploy import ModelFileError, OnnxModel, named_outputs, prediction_columns
+from bedl.deploy.schema import KEY
+from tests.deploy.models import inputs
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # any import of it fails
+import numpy as np
+from bedl.deploy.runtime import OnnxModel, prediction_columns
+model = OnnxModel(sys.argv[1], threads=1)
+columns = prediction_columns(model.task, model.predict(np.load(sys.argv[2])), model.class_names, model.target_names)
+np.savez(sys.argv[3], **columns)
+heavy = {"torch", "pandas", "sklearn", "scipy", "onnx", "lightning_fabric"} & {n for n, m in sys.modules.items() if m}
+assert not heavy, heavy
+"""
+
+
+def test_it_runs_without_torch(classes_file, tmp_path):
+    path, method, _ = classes_file
+    x = inputs(20)
+    np.save(tmp_path / "x.npy", x.numpy())
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, path, tmp_path / "x.npy", tmp_path / "out.npz"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    prediction, columns = method.predict(x), np.load(tmp_path / "out.npz")
+    np.testing.assert_allclose(columns["probability_bee"], prediction.probabilities[:, 1].numpy(), atol=1e-5)
+    assert columns["prediction"].tolist() == [["ant", "bee", "cat"][i] for i in prediction.label]
+
+
+def test_what_the_file_says_about_itself(classes_file, targets_file):
+    model = OnnxModel(classes_file[0])
+    assert (model.task, model.class_names, model.target_names) == ("classification", ("ant", "bee", "cat"), None)
+    assert (model.feature_names, model.n_outputs, model.input_shape) == (("a", "b", "c", "d"), 3, (4,))
+    assert model.metadata == {"encoder": {"columns": ["a"]}}
+    model = OnnxModel(targets_file[0])
+    assert (model.task, model.target_names, model.class_names) == ("regression", ("price",), None)
+
+
+def test_chunks_do_not_change_the_answer(classes_file):
+    model, x = OnnxModel(classes_file[0]), inputs(101).numpy()
+    whole = model.predict(x, chunk=1000)
+    for name, values in model.predict(x, chunk=7).items():
+        np.testing.assert_allclose(values, whole[name], atol=1e-6)
+
+
+def test_no_points_and_other_number_types(classes_file):
+    model = OnnxModel(classes_file[0])
+    empty = model.predict(np.empty((0, 4)))
+    assert {name: values.shape for name, values in empty.items()} == {
+        "probabilities": (0, 3), "aleatoric": (0, 3), "epistemic": (0, 3), "entropy": (0,), "expected_entropy": (0,)
+    }  # fmt: skip
+    ints = np.arange(8).reshape(2, 4)
+    np.testing.assert_array_equal(model.predict(ints)["entropy"], model.predict(ints.astype(np.float32))["entropy"])
+
+
+@pytest.mark.parametrize("x, error, words", [
+    (np.zeros((3, 5)), ValueError, r"\(n, 4\), not \(3, 5\)"),
+    (np.zeros(4), ValueError, r"\(n, 4\)"),
+    (np.array([["a", "b", "c", "d"]]), TypeError, "numbers"),
+    (np.array([[0, 0, 0, 0], [0, 0, np.nan, 0]]), ValueError, "row 1 has a missing"),
+    (np.array([[0, 0, 0, 1e300]]), ValueError, "row 0"),
+])  # fmt: skip
+def test_bad_inputs(classes_file, x, error, words):
+    with pytest.raises(error, match=words), np.errstate(over="ignore"):
+        OnnxModel(classes_file[0]).predict(x)
+
+
+def rewritten(path, target, change):
+    """The file with another description."""
+    import onnx
+
+    model = onnx.load(path)
+    entry = next(entry for entry in model.metadata_props if entry.key == KEY)
+    entry.value = change(json.loads(entry.value))
+    target.write_bytes(model.SerializeToString())
+    return target
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda d: json.dumps({**d, "schema": 2, "bedl_version": "9.1"}), "newer bedl.*9.1"),
+    (lambda d: "{", "cannot be read"),
+    (lambda d: "[" * 100_000, "cannot be read"),
+    (lambda d: json.dumps({**d, "task": "ranking"}), "unknown task"),
+    (lambda d: json.dumps({**d, "task": "regression"}), "inputs or outputs"),
+    (lambda d: json.dumps({**d, "class_names": {"a": 1}}), "not a list of names"),
+    (lambda d: json.dumps({**d, "class_names": ["a", "b"]}), "2 class names for 3"),
+])  # fmt: skip
+def test_descriptions_that_cannot_be_trusted(classes_file, tmp_path, change, words):
+    path = rewritten(classes_file[0], tmp_path / "m.onnx", change)
+    with pytest.raises(ModelFileError, match=words):
+        OnnxModel(path)
+
+
+def test_files_that_are_no_models(classes_file, tmp_path):
+    import onnx
+
+    content = classes_file[0].read_bytes()
+    for damaged in (b"", b"a,b\n1,2\n", content[: len(content) // 2]):
+        (tmp_path / "m.onnx").write_bytes(damaged)
+        with pytest.raises(ModelFileError, match=r"damaged or no ONNX model|not written by bedl"):
+            OnnxModel(tmp_path / "m.onnx")
+    foreign = onnx.load_from_string(content)
+    foreign.ClearField("metadata_props")
+    (tmp_path / "m.onnx").write_bytes(foreign.SerializeToString())
+    with pytest.raises(ModelFileError, match="not written by bedl"):
+        OnnxModel(tmp_path / "m.onnx")
+    with pytest.raises(FileNotFoundError):
+        OnnxModel(tmp_path / "nothing.onnx")
+    with pytest.raises(ValueError, match="threads"):
+        OnnxModel(classes_file[0], threads=0)
+
+
+def test_columns_for_targets():
+    outputs = {
+        "mean": np.array([[1.0, 10.0]]), "std": np.array([[0.5, 5.0]]), "aleatoric": np.array([[0.16, 16.0]]),
+        "epistemic": np.array([[0.09, 9.0]]),
+    }  # fmt: skip
+    columns = prediction_columns("regression", outputs, target_names=["a", "b"], coverage=0.5)
+    names = "prediction std lower upper aleatoric_std epistemic_std".split()
+    assert list(columns) == [f"{name}_{target}" for target in "ab" for name in names]
+    assert columns["lower_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.25))
+    assert columns["upper_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.75))
+    assert (columns["aleatoric_std_a"][0], columns["epistemic_std_b"][0]) == pytest.approx((0.4, 3.0))
+    with pytest.raises(ValueError, match="coverage"):
+        prediction_columns("regression", outputs, coverage=90)
+    with pytest.raises(ValueError, match="1 target names for 2"):
+        prediction_columns("regression", outputs, target_names=["a"])
+
+
+def test_columns_of_a_prediction_by_pytorch(classes_file, targets_file):
+    x = inputs(50)
+    prediction = targets_file[1].predict(x)
+    outputs = {name: value.numpy() for name, value in named_outputs(prediction).items()}
+    columns = prediction_columns("regression", outputs, target_names=["price"], coverage=0.9)
+    lower, upper = prediction.interval(0.9)
+    np.testing.assert_allclose(columns["lower"], lower[:, 0].numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(columns["upper"], upper[:, 0].numpy(), rtol=1e-4, atol=1e-5)
+
+    prediction = classes_file[1].predict(x)
+    outputs = {name: value.numpy() for name, value in named_outputs(prediction).items()}
+    columns = prediction_columns("classification", outputs, class_names=[3, 5, 9])
+    assert columns["prediction"].tolist() == [[3, 5, 9][i] for i in prediction.label]
+    assert list(columns)[1:4] == ["entropy", "aleatoric_entropy", "epistemic_entropy"]
+    np.testing.assert_array_equal(columns["aleatoric_entropy"] + columns["epistemic_entropy"], columns["entropy"])
+    np.testing.assert_allclose(columns["epistemic_entropy"], prediction.mutual_information.numpy(), atol=1e-6)
+    assert list(columns)[4:] == ["probability_3", "probability_5", "probability_9"]
