@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bedl.deploy import export
     from bedl.dispatch import register_rule, use_rules
     from bedl.errors import BEDLError, UnsupportedOperationError
+    from bedl.estimators import BEDLClassifier, BEDLRegressor
     from bedl.heads import Dirichlet, Normal
     from bedl.methods import BEDL, Ensemble
     from bedl.moments import Moments
@@ -35,6 +36,9 @@ __version__ = "0.1.0"
 
 # `nn` and `rules` are reached as attributes; a star import must not hide `torch.nn`.
 __all__ = [
+    # from a table to predictions that say how sure they are
+    "BEDLClassifier",
+    "BEDLRegressor",
     # the value that goes through a network, and what answers for its operations
     "Moments",
     "register_rule",
@@ -72,6 +76,7 @@ _HOMES = {
     "bedl.checks": "check",
     "bedl.deploy": "export",
     "bedl.dispatch": "register_rule use_rules",
+    "bedl.estimators": "BEDLClassifier BEDLRegressor",
     "bedl.errors": "BEDLError UnsupportedOperationError",
     "bedl.heads": "Dirichlet Normal",
     "bedl.methods": "BEDL Ensemble",

@@ -140,29 +140,6 @@ def tail_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return pdf, scaled * (x + q2), scaled * (1 - x * q2), pdf * q2
 
 
-def rectified_tail(x: Tensor, below: Tensor, alone: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """φ(x), Q(x), T1(x), and the variance of (z ± x)₊ = Φ(±x) − T1(T1 + x), for x ≥ 0.
-
-    By the fits that is good to 1e-6 everywhere. Uncompiled it is forty passes over memory; with erfc it is a
-    dozen, at an error of 1e-7, which beside the variance itself is 3e-5 at x = 3 and 1e-2 at 9, below zero.
-
-    Args:
-        x: shape: (*)
-        below: whether the sign is minus. shape: (*)
-        alone: whether that is good enough.
-
-    Returns:
-        shapes: 4 × (*)
-    """
-    if torch.compiler.is_compiling() or not alone:
-        pdf, upper, t1, t2 = tail_moments(x)
-        return pdf, upper, t1, torch.where(below, t2 - t1 * t1, 1 - t2 - t1 * (t1 + 2 * x))
-    pdf = (x * x).mul_(-0.5).exp_().mul_(INV_SQRT_2PI)
-    upper = (x * SQRT_HALF).erfc_().mul_(0.5)
-    t1 = torch.addcmul(pdf, x, upper, value=-1)
-    return pdf, upper, t1, torch.addcmul(torch.where(below, upper, 1 - upper), t1, t1 + x, value=-1)
-
-
 def mills(x: Tensor) -> Tensor:
     """R(x) = Q(x)/φ(x) for x ≥ −1. shape: (*) -> (*)"""
     return (x + _q2(x, _WIDER_32, _WIDER_64)) / (1 + x * x)

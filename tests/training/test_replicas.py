@@ -139,7 +139,7 @@ def test_batches_are_those_of_fit() -> None:
     batches = ReplicaBatches([big, small, big], [0, 1, 2], epochs=2, batch_size=4, device=torch.device("cpu"))
     assert len(batches) == 6
     assert batches.totals == [6, 4, 6]
-    assert len(batches.x) == 17
+    assert len(batches.joined.x) == 17
     for replica, (x, _) in enumerate((big, small, big)):
         seen = []
         for step in range(batches.totals[replica]):

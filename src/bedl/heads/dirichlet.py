@@ -168,6 +168,8 @@ class Dirichlet(Head):
         )
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
+        if y.shape == (*batch, self.n_classes):
+            raise ValueError(f"{self}: labels are class numbers, not one-hot rows; pass y.argmax(-1)")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise TypeError(f"{self}: class labels must be integers, not {y.dtype}; convert them with y.long()")
         if y.shape != batch:

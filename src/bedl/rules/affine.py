@@ -32,14 +32,27 @@ def full_precision(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
+class CorrectedWeight(Moments):
+    """A weight that meets correlated inputs: `factor` says how much larger Var(Σ m_w x) is than Σ m_w² Var(x).
+
+    Args:
+        factor: not negative, broadcasts to the weight.
+    """
+
+    def __init__(self, loc: Tensor, variance: Tensor, factor: Tensor):
+        super().__init__(loc, variance)
+        self.factor = factor
+
+
 def _loc(x: Operand) -> Tensor:
     return x.loc if isinstance(x, Moments) else x
 
 
 def _square(x: Operand) -> Tensor:
-    """(E x)², in the precision of variances."""
+    """(E x)², in the precision of variances; what the other operand's variance is multiplied by."""
     loc = _loc(x)
-    return loc.to(variance_dtype(loc.dtype)).square()
+    square = loc.to(variance_dtype(loc.dtype)).square()
+    return square * x.factor.to(square.dtype) if isinstance(x, CorrectedWeight) else square
 
 
 def product(op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None) -> Moments:
@@ -79,10 +92,20 @@ def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments
     """The rule of a convolution function (transposed or not) over `dims` spatial dimensions."""
 
     def rule(input: Operand, weight: Operand, bias: Operand | None = None, *args: Any, **kwargs: Any) -> Moments:
+        input = _channels_last(input)
         return _biased(lambda a, b, c: conv(a, b, c, *args, **kwargs), input, weight, bias, dims)
 
     rule.__name__ = getattr(conv, "__name__", "convolution")
     return rule
+
+
+def _channels_last(x: Operand) -> Operand:
+    """The same values with channels innermost in memory: there CPUs convolve up to twice as fast. shape: (*shape)"""
+    if x.dim() != 4 or x.device.type != "cpu" or torch.compiler.is_exporting():
+        return x
+    if isinstance(x, Moments):
+        return Moments(*(part.contiguous(memory_format=torch.channels_last) for part in (x.loc, x.variance)))
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def matmul(input: Operand, other: Operand) -> Moments:

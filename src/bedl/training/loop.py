@@ -25,6 +25,7 @@ from torch import nn
 
 from bedl.methods import Collection, Method, SelfFitting
 from bedl.training import random_state
+from bedl.training.compiling import Compile
 from bedl.training.data import Data, Points, as_points, stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, History, Progress, Row
@@ -67,9 +68,10 @@ def fit(
     schedule: Schedule = WARMUP,
     gradient_clip: float | None = 1.0,
     accumulate: int = 1,
+    compile: Compile = "auto",
     # when to stop
     validation: Data | None = None,
-    early_stopping: EarlyStopping | None = None,
+    early_stopping: EarlyStopping | bool | None = None,
     # what is kept
     checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
     resume: bool | str | os.PathLike[str] = "auto",
@@ -91,7 +93,9 @@ def fit(
 
     Args:
         method: anything with `loss(batch)` and `predict(x)`, see `bedl.methods.protocol`.
-        data: (x, y) in memory, or a map-style Dataset of (x, y). Its length is the N of the objectives.
+        data: (x, y) or (x, y, weight) of tensors or arrays, or a map-style Dataset of such tuples. A point of weight 2
+            counts as if it were there twice, save that the N of the objectives is the number of points. Arrays are
+            read batch by batch, memory-mapped ones too; x is converted to the precision of the parameters.
         epochs: how often every point is seen.
         batch_size: points per optimiser step, over all processes and micro-batches together.
         optimizer: makes the optimiser from the parameters; `adam(1e-3)` by default.
@@ -99,8 +103,10 @@ def fit(
         gradient_clip: greatest norm of a step's gradient; None for no clipping.
         accumulate: micro-batches that a process's part of a batch is cut into, to save memory. The gradient is that
             of the whole batch; a loss with a root costs one more forward pass for it (see `bedl.training.step`).
-        validation: points whose mean −log p(y|x) is computed after each epoch, as ``val_nll``.
-        early_stopping: when to end before `epochs`, by ``val_nll``.
+        compile: whether to run the step through `torch.compile`. "auto": where the run is long enough for it to pay
+            off, which a line of notice then says; for the size of all batches but an epoch's last.
+        validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
+        early_stopping: when to end before `epochs`, by ``val_nll``; True: as `EarlyStopping()` says.
         checkpoint: a directory for this run's checkpoints, or `Checkpoints` to say how often.
         resume: "auto": go on from the newest checkpoint if there is one. True: there has to be one. False: there must
             be none. A path: from that one.
@@ -130,12 +136,19 @@ def fit(
     _check_method(method)
     places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
     watchers = [*callbacks, *_history(history, places), *([Progress()] if progress else [])]
+    if isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"fit makes the optimiser itself, so that a run can be resumed: pass a function of the parameters, such as "
+            f"bedl.training.adam(1e-3) or lambda p: torch.optim.{type(optimizer).__name__}(p, …)"
+        )
+    if isinstance(early_stopping, bool):
+        early_stopping = EarlyStopping() if early_stopping else None
     if early_stopping is not None and validation is None:
         raise ValueError("fit: early_stopping looks at a validation set; pass validation=(x, y)")
     settings = Settings(
         epochs=epochs, optimizer=optimizer or adam(), batch_size=batch_size, schedule=schedule,
         gradient_clip=gradient_clip, accumulate=accumulate, early_stopping=early_stopping, checkpoints=places,
-        resume=resume, callbacks=tuple(watchers), seed=seed,
+        resume=resume, callbacks=tuple(watchers), compile=compile, seed=seed,
     )  # fmt: skip
     points = as_points(data, num_workers, collate)
     held_out = None if validation is None else as_points(validation, num_workers, collate)

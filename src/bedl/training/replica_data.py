@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bedl.training.data import Points, as_points, global_batches
+from bedl.training.data import as_points, cast, global_batches
 
-__all__ = ["ReplicaBatches", "Rows"]
+__all__ = ["Joined", "ReplicaBatches", "Rows"]
 
 
 class Rows(NamedTuple):
@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     Attributes:
         x: shape (R, B, *input)
         y: shape (R, B) or (R, B, D)
-        weight: 1 for points, 0 for padding; None where there is no padding. shape: (R, B)
+        weight: how much points count, 0 for padding; None where all count the same. shape: (R, B)
         counts: how many points are no padding; 0 for a replica that has finished.
     """
 
@@ -37,22 +37,20 @@ class ReplicaBatches:
     seen its epochs waits for the others.
 
     Args:
-        data: one (x, y) for all replicas, or one each.
+        data: one (x, y) or (x, y, weight) for all replicas, or one each.
         seeds: the order of each replica's points.
         epochs: how often each sees its points.
         batch_size: points per step.
         device: where batches are wanted.
+        method: whose precision is wanted; that of the data by default.
     """
 
-    def __init__(self, data: Any, seeds: Sequence[int], epochs: int, batch_size: int, device: torch.device):
-        sets = [as_points(item) for item in data] if isinstance(data, list) else [as_points(data)] * len(seeds)
-        if len(sets) != len(seeds):
-            raise ValueError(
-                f"there are {len(seeds)} replicas and {len(sets)} data sets; give one for all, or one each"
-            )
+    def __init__(
+        self, data: Any, seeds: Sequence[int], epochs: int, batch_size: int, device: torch.device, method: Any = None
+    ):
+        self.joined = Joined(data, len(seeds), device, method)
         self.seeds, self.epochs, self.batch_size = list(seeds), epochs, batch_size
-        self.sizes = [points.n for points in sets]
-        self.x, self.y, self.offsets = _joined(sets, device)
+        self.sizes, self.n_train = self.joined.sizes, self.joined.n_train
         self.per_epoch = [-(-n // batch_size) for n in self.sizes]
         self.totals = [epochs * count for count in self.per_epoch]
         self._orders: list[tuple[int, list[np.ndarray]]] = [(-1, [])] * len(seeds)
@@ -70,39 +68,75 @@ class ReplicaBatches:
             return np.empty(0, dtype=np.int64)
         if self._orders[replica][0] != epoch:
             batches = global_batches(self.sizes[replica], self.batch_size, self.seeds[replica], epoch)
-            self._orders[replica] = (epoch, [batch + self.offsets[replica] for batch in batches])
+            self._orders[replica] = (epoch, [self.joined.places[replica][batch] for batch in batches])
         return self._orders[replica][1][position]
 
     def __getitem__(self, step: int) -> Rows:
-        numbers = self.numbers(step)
+        return self.joined.rows(self.numbers(step))
+
+
+class Joined:
+    """The points of all replicas in memory, each set once, and where each replica's own are.
+
+    Args:
+        data: one set for all replicas, or a list with one each.
+        count: how many replicas there are.
+        device: where points are wanted.
+        method: whose precision is wanted; that of the data by default.
+
+    Attributes:
+        places: each replica's points, as rows of `x`. shapes: (n_r,)
+        sizes: how many each has.
+        n_train: the N of each replica's objective.
+    """
+
+    def __init__(self, data: Any, count: int, device: torch.device, method: Any = None):
+        sets = [as_points(item) for item in data] if isinstance(data, list) else [as_points(data)] * count
+        if len(sets) != count:
+            raise ValueError(f"there are {count} replicas and {len(sets)} data sets; give one for all, or one each")
+        self.sizes, self.n_train = [points.n for points in sets], [points.n_train for points in sets]
+        self.places: list[np.ndarray] = []
+        parts: list[tuple[Any, Tensor, Tensor | None]] = []
+        starts: dict[tuple[int, int, int], int] = {}
+        total = 0
+        for points in sets:
+            key = id(points.x), id(points.y), id(points.weight)
+            if key not in starts:
+                whole = points.whole()
+                parts.append(whole if method is None else cast(*whole, method))
+                starts[key], total = total, total + len(whole[1])
+            own = np.arange(points.n) if points.index is None else points.index
+            self.places.append(own + starts[key])
+        inputs, targets, weights = zip(*parts, strict=True)
+        self.x: Any = (inputs[0] if len(parts) == 1 else torch.cat(inputs)).to(device)
+        self.y = (targets[0] if len(parts) == 1 else torch.cat(targets)).to(device)
+        self.weight = _joined_weights(weights, targets, device)
+
+    def rows(self, numbers: Sequence[np.ndarray]) -> Rows:
+        """Rows of `x` for each replica, padded to the same number."""
         counts = [len(row) for row in numbers]
         width = max(counts)
         padded = np.empty((len(numbers), width), dtype=np.int64)
         for r, row in enumerate(numbers):
             padded[r, : len(row)] = row
-            padded[r, len(row) :] = row[0] if len(row) else self.offsets[r]
+            padded[r, len(row) :] = row[0] if len(row) else self.places[r][0]
         index = torch.from_numpy(padded).to(self.y.device)
-        weight = None
+        weight = None if self.weight is None else self.weight[index]
         if min(counts) < width:
             present = torch.arange(width) < torch.tensor(counts)[:, None]
             present[torch.tensor(counts) == 0, 0] = True  # a mean of nothing is not a number; its update is dropped
-            weight = present.to(self.y.device, self.x.dtype)
+            present = present.to(self.y.device, self.x.dtype)
+            weight = present if weight is None else weight * present
         return Rows(self.x[index], self.y[index], weight, counts)
 
 
-def _joined(sets: Sequence[Points], device: torch.device) -> tuple[Any, Tensor, list[int]]:
-    """All sets in one, each of them once, and where each begins."""
-    pairs, starts, offsets, total = [], {}, [], 0
-    for points in sets:
-        if points.pair is None:
-            raise TypeError("replicas are trained on data in memory, (x, y), not on a Dataset")
-        key = id(points.pair[0]), id(points.pair[1])
-        if key not in starts:
-            starts[key] = total
-            pairs.append(points.pair)
-            total += points.n
-        offsets.append(starts[key])
-    inputs: list[Any] = [x for x, _ in pairs]
-    x = inputs[0] if len(pairs) == 1 else torch.cat(inputs)
-    y = pairs[0][1] if len(pairs) == 1 else torch.cat([y for _, y in pairs])
-    return x.to(device), y.to(device), offsets
+def _joined_weights(weights: Sequence[Tensor | None], targets: Sequence[Tensor], device: torch.device) -> Tensor | None:
+    """shape: (total,), or None where no set has weights"""
+    if all(weight is None for weight in weights):
+        return None
+    like = next(weight for weight in weights if weight is not None)
+    filled = [
+        torch.ones(len(y), dtype=like.dtype, device=like.device) if w is None else w
+        for w, y in zip(weights, targets, strict=True)
+    ]
+    return torch.cat(filled).to(device)

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from bedl.methods import Averaged, Batch, Collection
 from bedl.training.data import stream_seed
+from bedl.training.early_stopping import EarlyStopping
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
 from bedl.training.replica_data import ReplicaBatches, Rows
+from bedl.training.replica_stopping import ReplicaWatch
 from bedl.training.schedule import WARMUP, Schedule
 from bedl.training.stacked import Stacked
 from bedl.training.vector_adam import VectorAdam, clip_rows
@@ -31,7 +33,7 @@ class ReplicasResult:
 
     Attributes:
         loss: each replica's mean loss over its last epoch. shape: (R,)
-        rows: one per replica and epoch: replica, epoch, mean loss.
+        rows: one per replica and epoch: replica, epoch, mean loss, val_nll if there was a validation set.
         steps: optimiser steps, of the replica that took most.
     """
 
@@ -51,6 +53,8 @@ def fit_replicas(
     eps: float = 1e-8,
     schedule: Schedule = WARMUP,
     gradient_clip: float | None = 1.0,
+    validation: Any = None,
+    early_stopping: EarlyStopping | bool | None = None,
     seeds: Sequence[int] | None = None,
     device: torch.device | str | None = None,
     compile: bool = False,
@@ -60,13 +64,15 @@ def fit_replicas(
     Args:
         methods: the replicas, or an ensemble. Their parameters, buffers and the numbers in their objectives (a PAC
             term's strength, say) may differ; layers and shapes may not.
-        data: (x, y) in memory for all, or a list with one for each, which may differ in size.
+        data: (x, y) or (x, y, weight) in memory for all, or a list with one for each, which may differ in size.
         epochs: how often each replica sees its points.
         batch_size: points per step and replica.
         lr: learning rate, for all or for each.
         betas, eps: Adam's.
         schedule: factor on the learning rate, of (step, the replica's total steps).
         gradient_clip: greatest norm of a replica's gradient; None for no clipping.
+        validation: points whose mean −log p(y|x) is computed after each epoch: one set for all, or a list.
+        early_stopping: when a replica stops before `epochs`, by its own score; the others go on.
         seeds: each replica's order of points and perturbations; 0, 1, 2, … by default.
         device: where to train; where the first replica is by default.
         compile: use `torch.compile`: slow to start, faster after.
@@ -93,24 +99,38 @@ def fit_replicas(
         raise ValueError("fit_replicas: the same method stands in the list twice; copy it with copy.deepcopy")
     if epochs < 1:
         raise ValueError(f"fit_replicas: epochs must be at least 1, not {epochs}")
+    if isinstance(early_stopping, bool):
+        early_stopping = EarlyStopping() if early_stopping else None
+    if early_stopping is not None and validation is None:
+        raise ValueError("fit_replicas: early_stopping looks at a validation set; pass validation=(x, y)")
     stacked = Stacked(methods, device, compile)
-    batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device)
+    batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device, methods[0])
+    watch = None if validation is None else ReplicaWatch(stacked, validation, early_stopping)
     adam = VectorAdam(stacked.parameters, betas, eps)
     draw = _Preparation(methods, seeds)
-    losses = torch.full((len(batches), len(methods)), float("nan"))
+    losses = _Losses(batches)
+    stopped = [False] * len(methods)
     for step in range(len(batches)):
         rows = batches[step]
-        batch = draw(rows, batches.sizes)
+        batch = draw(rows, batches.n_train)
         loss, gradient = stacked.gradients(batch)
         if not bool(loss.isfinite().all() & gradient.isfinite().all()):
             raise _not_finite(stacked, batch, loss, gradient, step)
         if gradient_clip is not None:
             gradient = clip_rows(gradient, gradient_clip)
-        factors = [schedule(step, total) if step < total else 0.0 for total in batches.totals]
+        going = [step < total and not done for total, done in zip(batches.totals, stopped, strict=True)]
+        factors = [schedule(step, total) if on else 0.0 for on, total in zip(going, batches.totals, strict=True)]
         adam.step(gradient, (rates * torch.tensor(factors, dtype=torch.float64)).to(stacked.device))
-        losses[step] = loss.cpu()
+        ended = losses.add(loss, rows, going)
+        if watch is not None and any(ended):
+            losses.score(ended, watch.update(ended))
+            stopped = watch.stopped
+            if all(stopped):
+                break
+    if watch is not None:
+        watch.restore()
     stacked.write_back()
-    return _result(losses, batches)
+    return losses.result()
 
 
 class _Preparation:
@@ -122,7 +142,7 @@ class _Preparation:
         self.generators = [torch.Generator().manual_seed(stream_seed(seed, 0)) for seed in seeds]
         self.draws = all(isinstance(method, Averaged) for method in methods)
 
-    def __call__(self, rows: Rows, sizes: Sequence[int]) -> Batch:
+    def __call__(self, rows: Rows, sizes: Sequence[Any]) -> Batch:
         """shapes: as in Batch, with R replicas in front; n_train: shape (R,)"""
         n_train = torch.tensor(sizes, dtype=torch.float32, device=rows.y.device)
         batch = Batch(rows.x, rows.y, n_train, rows.weight)
@@ -152,12 +172,37 @@ def _not_finite(stacked: Stacked, batch: Batch, loss: Tensor, gradient: Tensor, 
     return NonFiniteLossError(step, float(loss[replica]), where, checkpoint=None)
 
 
-def _result(losses: Tensor, batches: ReplicaBatches) -> ReplicasResult:
-    rows, last = [], []
-    for r, (total, count, n) in enumerate(zip(batches.totals, batches.per_epoch, batches.sizes, strict=True)):
-        sizes = torch.full((count,), float(batches.batch_size))
-        sizes[-1] = n - (count - 1) * batches.batch_size
-        means = (losses[:total, r].reshape(-1, count) * sizes).sum(1) / n  # shape: (epochs,)
-        rows += [{"kind": "epoch", "replica": r, "epoch": epoch, "loss": float(m)} for epoch, m in enumerate(means)]
-        last.append(means[-1])
-    return ReplicasResult(torch.stack(last), rows, len(batches))
+class _Losses:
+    """Each replica's mean loss per epoch, as it comes about."""
+
+    def __init__(self, batches: ReplicaBatches):
+        self.per_epoch, self.steps = batches.per_epoch, 0
+        self.sums, self.masses = ([0.0] * len(self.per_epoch) for _ in range(2))
+        self.epochs: list[list[dict[str, Any]]] = [[] for _ in self.per_epoch]
+
+    def add(self, loss: Tensor, rows: Rows, going: Sequence[bool]) -> list[bool]:
+        """Take in a step. Says which replicas have ended an epoch. loss: shape (R,)"""
+        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.sum(1).tolist()
+        self.steps += 1
+        ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
+        for r, (value, mass, on) in enumerate(zip(loss.tolist(), masses, going, strict=True)):
+            if on:
+                self.sums[r], self.masses[r] = self.sums[r] + value * mass, self.masses[r] + mass
+            if ended[r]:
+                row = {
+                    "kind": "epoch",
+                    "replica": r,
+                    "epoch": len(self.epochs[r]),
+                    "loss": self.sums[r] / self.masses[r],
+                }
+                self.epochs[r].append(row)
+                self.sums[r] = self.masses[r] = 0.0
+        return ended
+
+    def score(self, ended: Sequence[bool], scores: Sequence[float]) -> None:
+        for r in [r for r, end in enumerate(ended) if end]:
+            self.epochs[r][-1]["val_nll"] = scores[r]
+
+    def result(self) -> ReplicasResult:
+        last = torch.tensor([rows[-1]["loss"] for rows in self.epochs])
+        return ReplicasResult(last, [row for rows in self.epochs for row in rows], self.steps)

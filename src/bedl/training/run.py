@@ -6,16 +6,17 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bedl.methods import Batch
-from bedl.training import state
+from bedl.training import random_state, state
 from bedl.training.checkpoint import CheckpointError, latest
-from bedl.training.data import Points, global_batches, share_of, stream_seed
+from bedl.training.compiling import Compile, should_compile
+from bedl.training.data import Fetched, Points, cast, global_batches, share_of, stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
@@ -23,7 +24,10 @@ from bedl.training.random_state import capture_torch, restore_torch
 from bedl.training.schedule import WARMUP, Schedule
 from bedl.training.step import GradientStep, Micro, Statistics
 
-__all__ = ["Checkpoints", "Run", "Settings"]
+if TYPE_CHECKING:
+    from bedl.predictive import Predictive
+
+__all__ = ["Checkpoints", "Run", "Settings", "check_labels", "log_density"]
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -61,6 +65,7 @@ class Settings:
     checkpoints: Checkpoints | None = None
     resume: bool | str | os.PathLike[str] = "auto"
     callbacks: tuple[Callback, ...] = ()
+    compile: Compile = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -70,7 +75,7 @@ class Settings:
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ValueError(f"fit: gradient_clip must be positive, or None for no clipping, not {self.gradient_clip}")
 
-    def fingerprint(self, n_train: int) -> dict[str, Any]:
+    def fingerprint(self, n_train: float) -> dict[str, Any]:
         """What has to be the same for a resumed run to be the same run."""
         return {"n_train": n_train, "batch_size": self.batch_size, "seed": self.seed}
 
@@ -95,15 +100,25 @@ class Run:
         )
         optimizer = settings.optimizer([p for p in method.parameters() if p.requires_grad])
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
-        self.module, self.optimizer = fabric.setup(Statistics(method), optimizer)
+        self.total_steps = settings.epochs * -(-points.n // settings.batch_size)
+        compile = self._compiles()
+        self.module, self.optimizer = fabric.setup(Statistics(method, compile), optimizer)
         self.gradient = GradientStep(fabric, self.module, method)
         self.watch = settings.early_stopping.start() if settings.early_stopping else None
-        self.epoch = self.batch = self.step = self.loss_points = 0
-        self.loss_sum = 0.0
-        self.total_steps = settings.epochs * -(-points.n // settings.batch_size)
+        self.epoch = self.batch = self.step = 0
+        self.loss_sum, self.loss_points = 0.0, 0.0
         self.stop, self.stopped_early = False, False
         self.rows: list[Row] = []
         self.checkpoint: Path | None = None
+
+    def _compiles(self) -> bool:
+        s, fabric = self.settings, self.fabric
+        before = random_state.capture(fabric.device)
+        try:
+            size = -(-s.batch_size // (s.accumulate * fabric.world_size))
+            return should_compile(s.compile, self.method, self.points, size, self.total_steps, fabric.device.type)
+        finally:
+            random_state.restore(before, fabric.device)
 
     # -- from beginning to end -------------------------------------------------------------------
     def __call__(self) -> None:
@@ -148,7 +163,12 @@ class Run:
                 return
 
     def _end_of_epoch(self) -> None:
-        row: Row = {"kind": "epoch", "epoch": self.epoch, "step": self.step, "loss": self.loss_sum / self.loss_points}
+        row: Row = {
+            "kind": "epoch",
+            "epoch": self.epoch,
+            "step": self.step,
+            "loss": self.loss_sum / (self.loss_points or 1),
+        }
         if self.validation is not None:
             row["val_nll"] = self.evaluate(self.validation)
             if self.watch and self.watch.update(row["val_nll"], self.method):
@@ -166,23 +186,39 @@ class Run:
             self.stop = self.fabric.broadcast(self.stop)
 
     # -- one step ---------------------------------------------------------------------------------
-    def _steps(self) -> Iterator[tuple[list[Micro], int]]:
-        """What is left of this epoch: this process's micro-batches, and how many points there are over all."""
+    def _steps(self) -> Iterator[tuple[list[Micro], float]]:
+        """What is left of this epoch: this process's micro-batches, and how much all points of the step count."""
         s, fabric = self.settings, self.fabric
         batches = global_batches(self.points.n, s.batch_size, s.seed, self.epoch)[self.batch :]
         shares = [share_of(batch, fabric.global_rank, fabric.world_size, s.accumulate) for batch in batches]
         chunks = [chunk for share in shares for chunk, _ in share]
         fetched = self.points.fetch(chunks, stream_seed(s.seed, self.epoch, self.batch))
         for batch, share in zip(batches, shares, strict=True):
-            micros = [(self._prepared(*next(fetched)), count) for _, count in share]
-            yield micros, len(batch)
+            micros = [self._prepared(next(fetched), count) for _, count in share]
+            weighted = any(micro.weight is not None for micro, _ in micros)
+            yield micros, self._total(sum(count for _, count in micros)) if weighted else len(batch)
 
-    def _prepared(self, x: Any, y: Tensor) -> Batch:
-        x, y = self.fabric.to_device((x, y))
-        batch = Batch(x, y, self.points.n)
-        return self.method.prepare(batch) if self.gradient.averaged else batch
+    def _prepared(self, points: Fetched, count: float) -> Micro:
+        """A micro-batch on its device, and how much it counts: the sum of its weights, or how many points it has."""
+        x, y, weight = points
+        if weight is not None:
+            count = float(weight.double().sum()) if count else 0.0
+            weight = weight if count else torch.ones_like(weight)  # a mean of nothing is not a number
+        x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
+        batch = Batch(x, y, self.points.n_train, weight)
+        return self.method.prepare(batch) if self.gradient.averaged else batch, count
 
-    def _step(self, micros: list[Micro], n_points: int) -> None:
+    def _total(self, count: float) -> float:
+        """The sum over processes."""
+        if self.fabric.world_size == 1:
+            return count
+        total = torch.tensor(count, dtype=torch.float64, device=self.fabric.device)
+        return float(self.fabric.all_reduce(total, reduce_op="sum"))
+
+    def _step(self, micros: list[Micro], n_points: float) -> None:
+        if n_points == 0:  # all weights are 0
+            self.step, self.batch = self.step + 1, self.batch + 1
+            return
         factor = self.settings.schedule(self.step, self.total_steps)
         for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = base * factor
@@ -221,18 +257,34 @@ class Run:
     # -- scores -----------------------------------------------------------------------------------
     @torch.no_grad()
     def evaluate(self, points: Points, chunk: int = 1024) -> float:
-        """Mean −log p(y|x) over a set, shared among the processes."""
+        """(Weighted) mean −log p(y|x) over a set, shared among the processes."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
         numbers = torch.arange(points.n).numpy()[rank::world]
         chunks = [numbers[i : i + chunk] for i in range(0, len(numbers), chunk)]
         total = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
-        for x, y in points.fetch(chunks):
-            x, y = self.fabric.to_device((x, y))
+        for fetched in points.fetch(chunks):
+            x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
             with self.fabric.autocast():
                 prediction = self.method.predict(x)
-            # one target may come without an axis of its own, which log_prob would broadcast
-            target = y.unsqueeze(-1) if y.is_floating_point() and y.ndim < prediction.mean.ndim else y
-            log_p = prediction.log_prob(target)
-            total += torch.stack([-log_p.double().sum(), torch.tensor(float(len(log_p))).to(total)])
+            check_labels(prediction, y)
+            log_p = log_density(prediction, y).double()
+            weight = torch.ones_like(log_p) if weight is None else weight.double()
+            total += torch.stack([-(weight * log_p).sum(), weight.sum()])
         total = self.fabric.all_reduce(total, reduce_op="sum") if world > 1 else total
         return float(total[0] / total[1])
+
+
+def log_density(prediction: Predictive, y: Tensor) -> Tensor:
+    """log p(y|x) of a validation set's points; y: shape (n,) or (n, D); result: shape (n,)"""
+    # one target may come without an axis of its own, which log_prob would broadcast
+    return prediction.log_prob(y.unsqueeze(-1) if y.is_floating_point() and y.ndim < prediction.mean.ndim else y)
+
+
+def check_labels(prediction: Predictive, y: Tensor) -> None:
+    """Refuse classes that the network has no output for; y: any shape"""
+    classes = prediction.mean.shape[-1]
+    if not y.is_floating_point() and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise ValueError(
+            f"class labels of the validation set must lie between 0 and {classes - 1}, got {int(y.min())} to "
+            f"{int(y.max())}: the network has {classes} outputs"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,19 +12,22 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from bedl.methods import Averaged, Batch
+from bedl.training.run import log_density
 
 __all__ = ["Stacked"]
 
 
 class _Loss(nn.Module):
-    """A method seen as a module whose forward is the loss of a prepared batch."""
+    """A method seen as a module whose forward is the loss of a prepared batch, or the points' log-densities."""
 
     def __init__(self, method: Any):
         super().__init__()
         self.method, self.averaged = method, isinstance(method, Averaged)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """shape: ()"""
+    def forward(self, batch: Batch, score: bool = False) -> Tensor:
+        """shape: (), or (n,) for the score"""
+        if score:
+            return log_density(self.method.predict(batch.x), batch.y)
         if self.averaged:
             return self.method.combine(self.method.statistics(batch), batch.n_train)
         return self.method.loss(batch)
@@ -68,6 +72,16 @@ class Stacked:
         (gradient,) = torch.autograd.grad(losses.sum(), rows)
         return losses.detach(), gradient
 
+    @torch.no_grad()
+    def log_densities(self, x: Any, y: Tensor) -> Tensor:
+        """Each replica's log p(y|x) of its own points. x: shape (R, n, *input); result: shape (R, n)"""
+        score = functools.partial(self._one, score=True)
+        batch = Batch(x, y, torch.ones(len(self.parameters), device=self.device))
+        axes: Any = Batch._make(None if part is None else 0 for part in batch)
+        return vmap(score, (0, self.fixed_axes, axes, 0), randomness="different")(
+            self.parameters, self.fixed, batch, self.numbers
+        )
+
     def _losses(self, rows: Tensor, batch: Batch) -> Tensor:
         axes: Any = Batch._make(None if part is None else 0 for part in batch)
         return vmap(self._one, (0, self.fixed_axes, axes, 0), randomness="different")(
@@ -75,16 +89,21 @@ class Stacked:
         )
 
     def _one(
-        self, row: Tensor, fixed: dict[str, Tensor], batch: Batch, numbers: dict[tuple[int, str], Tensor]
+        self,
+        row: Tensor,
+        fixed: dict[str, Tensor],
+        batch: Batch,
+        numbers: dict[tuple[int, str], Tensor],
+        score: bool = False,
     ) -> Tensor:
-        """One replica's loss. row: shape (P,); result: shape ()"""
+        """One replica's loss, or its log-densities. row: shape (P,); result: shape () or (n,)"""
         parts = zip(self.names, row.split(self.sizes), self.shapes, strict=True)
         parameters = {name: part.view(shape) for name, part, shape in parts}
         before = getattr(self.base.method, "objective", None)
         if numbers:
             self.base.method.objective = with_numbers(before, numbers)
         try:
-            return functional_call(self.base, (parameters, fixed), (batch,))
+            return functional_call(self.base, (parameters, fixed), (batch, score))
         finally:
             if numbers:
                 self.base.method.objective = before

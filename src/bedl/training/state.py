@@ -40,7 +40,7 @@ def save(run: Run, directory: Path, keep: int) -> Path:
             "position": {name: getattr(run, name) for name in _POSITION},
             "early_stopping": run.watch.state_dict() if run.watch else None,
             "random": randoms,
-            "settings": run.settings.fingerprint(run.points.n),
+            "settings": run.settings.fingerprint(run.points.n_train),
             "build": _build(run.method),
             "torch": torch.__version__,
         }
@@ -53,7 +53,7 @@ def save(run: Run, directory: Path, keep: int) -> Path:
 def load(run: Run, path: Path) -> None:
     """Take up a run at a checkpoint. Everything is read and compared first; an error leaves the run as it was."""
     content = checkpoint.read(path)
-    _compare_settings(content["settings"], run.settings.fingerprint(run.points.n), path)
+    _compare_settings(content["settings"], run.settings.fingerprint(run.points.n_train), path)
     _compare_tensors(content["method"], run.method, path)
     if content["build"] != _build(run.method):
         raise CheckpointError(

@@ -19,25 +19,36 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods import Averaged, Batch
+from bedl.training.compiling import Compiled
 from bedl.training.random_state import capture_torch, restore_torch
 
 __all__ = ["GradientStep", "Micro"]
 
-Micro = tuple[Batch, int]  # a micro-batch and how many of its points count
+Micro = tuple[Batch, float]  # a micro-batch and how much it counts: its number of points, or the sum of their weights
 
 
 class Statistics(nn.Module):
-    """A method seen as a module whose forward gives its statistics: what Fabric wraps for precision and processes."""
+    """A method seen as a module whose forward gives its statistics: what Fabric wraps for precision and processes.
 
-    def __init__(self, method: Any):
+    Args:
+        method: it.
+        compile: whether to run it through `torch.compile`.
+    """
+
+    def __init__(self, method: Any, compile: bool = False):
         super().__init__()
         self.method, self.averaged = method, isinstance(method, Averaged)
+        self.run = Compiled(self._run) if compile else self._run
 
-    def forward(self, batch: Batch) -> Tensor:
-        """shape: (k,)"""
-        if self.averaged:
-            return self.method.statistics(batch)
-        return self.method.loss(batch).reshape(1)
+    def forward(self, batch: Batch, loss: bool = False) -> Tensor:
+        """The statistics of a batch, shape (k,), or its loss, shape (1,)."""
+        return self.run(batch, loss)
+
+    def _run(self, batch: Batch, loss: bool) -> Tensor:
+        if not self.averaged:
+            return self.method.loss(batch).reshape(1)
+        statistics = self.method.statistics(batch)
+        return self.method.combine(statistics, batch.n_train).reshape(1) if loss else statistics
 
 
 class GradientStep:
@@ -54,17 +65,21 @@ class GradientStep:
         self.averaged = isinstance(method, Averaged)
         self.additive = not self.averaged or method.additive
 
-    def __call__(self, micros: Sequence[Micro], n_points: int) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], n_points: float) -> Tensor:
         """Back-propagate this process's micro-batches.
 
         Args:
             micros: they, prepared.
-            n_points: how many points the step has over all processes.
+            n_points: how many points the step has over all processes, or the sum of their weights.
 
         Returns:
             the loss of the whole step, the same on every process. shape: ()
         """
         n_train, world = micros[0][0].n_train, self.fabric.world_size
+        if world == 1 and len(micros) == 1:  # all the points are here: nothing has to be gathered before the root
+            loss = self._forward(micros[0][0], loss=True)
+            self.fabric.backward(loss.sum())
+            return loss.detach()[0]
         slope: Tensor | None = None
         if len(micros) > 1 and not self.additive:
             slope = self._slope(self._first_pass(micros, n_points), n_train)
@@ -72,7 +87,7 @@ class GradientStep:
         for number, (batch, count) in enumerate(micros):
             waits = world > 1 and number < len(micros) - 1  # processes exchange gradients once, with the last
             with self.fabric.no_backward_sync(self.module) if waits else nullcontext():
-                statistics = self._statistics(batch)
+                statistics = self._forward(batch)
                 part = statistics.detach() * (count / n_points)
                 local = part if local is None else local + part
                 if slope is None:
@@ -83,13 +98,13 @@ class GradientStep:
         with torch.no_grad():
             return self._combine(self._over_processes(local), n_train)
 
-    def _statistics(self, batch: Batch) -> Tensor:
-        """shape: (k,)"""
+    def _forward(self, batch: Batch, loss: bool = False) -> Tensor:
+        """As `Statistics.forward`."""
         precision = self.fabric.strategy.precision
         # Fabric hands results back in torch's default type, which would round them here
         double = precision.precision == "64-true"
         with precision.tensor_init_context() if double else nullcontext():
-            return self.module(batch)
+            return self.module(batch, loss)
 
     def _combine(self, statistics: Tensor, n_train: Any) -> Tensor:
         return self.method.combine(statistics, n_train) if self.averaged else statistics.sum()
@@ -104,11 +119,11 @@ class GradientStep:
         return self.fabric.all_reduce(part, reduce_op="sum") if self.fabric.world_size > 1 else part
 
     @torch.no_grad()
-    def _first_pass(self, micros: Sequence[Micro], n_points: int) -> Tensor:
+    def _first_pass(self, micros: Sequence[Micro], n_points: float) -> Tensor:
         """S, the mean statistics over all micro-batches and processes, leaving no trace. shape: (k,)"""
         before = capture_torch(self.fabric.device)
         buffers = [(buffer, buffer.clone()) for buffer in self.method.buffers()]
-        parts = [self._statistics(batch) * (count / n_points) for batch, count in micros]
+        parts = [self._forward(batch) * (count / n_points) for batch, count in micros]
         for buffer, value in buffers:  # running statistics of batch norm must see each batch once
             buffer.copy_(value)
         restore_torch(before, self.fabric.device)  # dropout draws the same again

@@ -1,0 +1,24 @@
+"""scikit-learn's contract: `BEDLRegressor` and `BEDLClassifier`, for tables, pipelines and searches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from bedl.estimators.classifier import BEDLClassifier
+from bedl.estimators.regressor import BEDLRegressor
+from bedl.estimators.storage import ModelFileError
+from bedl.estimators.storage import load as _load
+
+__all__ = ["BEDLClassifier", "BEDLRegressor", "ModelFileError", "load"]
+
+
+def load(path: str | os.PathLike[str], **given: Any) -> Any:
+    """Read an estimator that was written with `save`, whichever it is.
+
+    Args:
+        path: the file.
+        given: parameters that no file can hold: the `net` (a module or callable), an own objective or activation.
+    """
+    return _load(Path(path), None, given)

@@ -1,0 +1,304 @@
+"""What the two estimators share: checking, building, training, predicting."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import nn
+
+from bedl.estimators import storage
+from bedl.estimators.inputs import Inputs, Table, check_noise, column_moments, held_out, values_of
+from bedl.estimators.network import as_objective, build, standardize
+from bedl.estimators.recipe import Recipe, recipe
+from bedl.estimators.train import partial_train, train
+from bedl.heads import Head
+from bedl.methods import Ensemble
+from bedl.nn.scaling import Standardize
+from bedl.objectives import Objective
+from bedl.predictive import Predictive
+from bedl.training.data import Points, stream_seed
+
+__all__ = ["BEDLEstimator"]
+
+
+class BEDLEstimator(BaseEstimator):
+    """Base of `BEDLRegressor` and `BEDLClassifier`, which see for the parameters."""
+
+    _presets: ClassVar[dict[str, Objective]]
+    method_: Any
+    input_shape_: tuple[int, ...]
+    target_names_: list[str] | None
+
+    def __init__(
+        self,
+        hidden_layers: Any = (50,),
+        activation: Any = "relu",
+        *,
+        net: Any = None,
+        standardize: bool | str = True,
+        regularizer: Any = "pac",
+        ensemble: int = 1,
+        epochs: int | str = "auto",
+        batch_size: int | str = "auto",
+        learning_rate: float = 0.01,
+        validation_fraction: float = 0.1,
+        early_stopping: bool = True,
+        patience: int | str = "auto",
+        device: str = "auto",
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool | str = "auto",
+        callbacks: Any = (),
+        compile: bool | str = "auto",
+        verbose: int = 0,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ):
+        self.hidden_layers = hidden_layers
+        self.activation = activation
+        self.net = net
+        self.standardize = standardize
+        self.regularizer = regularizer
+        self.ensemble = ensemble
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.early_stopping = early_stopping
+        self.patience = patience
+        self.device = device
+        self.checkpoint = checkpoint
+        self.resume = resume
+        self.callbacks = callbacks
+        self.compile = compile
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    # -- what the subclasses say ------------------------------------------------------------------
+    def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
+        """Learn about the targets, if `reset`, and give them as the head wants them."""
+        raise NotImplementedError
+
+    def _head(self) -> Head:
+        raise NotImplementedError
+
+    def _in_units(self, prediction: Predictive) -> Predictive:
+        """What the method predicts, in the targets' own units."""
+        return prediction
+
+    # -- learning ---------------------------------------------------------------------------------
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None) -> Any:
+        """Learn from a table.
+
+        Args:
+            X: shape (n, n_features), or (n, *input) with a `net` of your own
+            y: targets. shape: (n,), or (n, n_targets) in regression
+            sample_weight: how much each point counts: one of weight 2 as if it were there twice. shape: (n,)
+            X_var: variance of the noise in X, in X's units squared: one for all, one per feature or one per value.
+        """
+        continuing = bool(self.warm_start) and hasattr(self, "method_")
+        table = self._check(X, y, sample_weight, X_var, reset=not continuing)
+        plan = self._plan(len(table.X))
+        seed = self._seed()
+        if not continuing:
+            self._build(table, seed)
+        self._optimizers: list[Any] = []
+        self.n_seen_ = table.size
+        points = self._points(table)
+        points.n_train = table.size
+        parts = list(self._parts(points, table, plan, seed))
+        self.history_ = train(self, self._members(), parts, plan, seed)
+        return self
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, X_var: Any, classes: Any = None) -> Any:
+        first = not hasattr(self, "method_")
+        table = self._check(X, y, sample_weight, X_var, reset=first, classes=classes)
+        if first:
+            self._build(table, self._seed())
+            self.n_seen_, self.history_ = 0.0, []
+        if not getattr(self, "_optimizers", None):
+            self._optimizers = [None] * len(self._members())
+        self.n_seen_ += table.size
+        points = self._points(table)
+        points.n_train = self.n_seen_
+        size = self._plan(len(table.X)).batch_size
+        self._optimizers = partial_train(self, self._members(), points, size, self._optimizers, int(self.n_seen_))
+        return self
+
+    def _check(self, X: Any, y: Any, sample_weight: Any, X_var: Any, reset: bool, classes: Any = None) -> Table:
+        if not isinstance(self.ensemble, Integral) or self.ensemble < 1:
+            raise ValueError(f"ensemble is a number of networks, at least 1, not {self.ensemble!r}")
+        if not isinstance(self.learning_rate, Real) or not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be a positive number, not {self.learning_rate!r}")
+        as_objective(self.regularizer, self._presets)
+        names = getattr(y, "columns", None)
+        X, y = self._check_arrays(X, y, reset)
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            if not weight.any():
+                raise ValueError("sample_weight is 0 for all points; at least one has to count")
+        noise = check_noise(X_var, X)
+        if reset:
+            self.input_shape_ = X.shape[1:]
+            self.target_names_ = None if names is None else [str(name) for name in names]
+        else:
+            self._same_shape(X)
+        return Table(X, self._targets(y, weight, reset, classes), weight, noise)
+
+    def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
+
+    def _plan(self, n: int) -> Recipe:
+        return recipe(
+            n, self.epochs, self.batch_size, self.patience, bool(self.early_stopping), self.validation_fraction
+        )
+
+    def _seed(self) -> int:
+        """A number that all random choices follow from; no global generator is touched."""
+        state = self.random_state
+        if state is None:  # a run that is to be resumed has to make the same choices again
+            return 0 if self.checkpoint is not None else int(np.random.SeedSequence().generate_state(1)[0])
+        if isinstance(state, Integral):
+            return int(state)
+        return int(state.randint(2**31 - 1) if hasattr(state, "randint") else state.integers(2**31 - 1))
+
+    def _build(self, table: Table, seed: int) -> None:
+        accelerated = self._device().type != "cpu"
+        self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
+        loc, scale = self._scaling(table) if self.standardize else (None, None)
+        self.method_ = self._fresh(loc, scale, seed)
+
+    def _scaling(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        if self.standardize != "shared":
+            return column_moments(table.X, table.weight)
+        flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
+        return tuple(np.repeat(part, table.X.shape[1]) for part in column_moments(flat, table.weight))  # type: ignore
+
+    def _fresh(self, loc: np.ndarray | None, scale: np.ndarray | None, seed: int) -> nn.Module:
+        """A method of this build, with fresh weights."""
+        dtype = getattr(torch, self.dtype_)
+
+        def make() -> nn.Module:
+            front = None if loc is None or scale is None else standardize(loc, scale, self.input_shape_, dtype)
+            objective = as_objective(self.regularizer, self._presets)
+            return build(
+                self.net, self.hidden_layers, self.activation, self.input_shape_, self._head(), objective, front, dtype
+            )
+
+        whole = Ensemble.of(int(self.ensemble), make, seed)
+        return whole if len(whole) > 1 else whole.members[0]
+
+    def _members(self) -> list[Any]:
+        return list(self.method_.members) if isinstance(self.method_, Ensemble) else [self.method_]
+
+    def _points(self, table: Table) -> Points:
+        inputs = Inputs(table.X, table.noise, getattr(torch, self.dtype_))
+        y = table.y if table.y.dtype.kind == "i" else table.y.astype(self.dtype_)
+        return Points((inputs, y, table.weight))
+
+    def _parts(self, points: Points, table: Table, plan: Recipe, seed: int) -> Iterator[tuple[Points, Points | None]]:
+        """For each member, points to train on and points held out; each holds out others."""
+        for number in range(int(self.ensemble)):
+            if not plan.held_out:
+                yield points, None
+                continue
+            labels = None
+            if table.y.dtype.kind == "i":
+                labels = table.y if points.index is None else table.y[points.index]
+            count = min(plan.held_out, points.n - 1)
+            kept, out = held_out(points.n, count, stream_seed(seed, number), labels)
+            if not len(out):
+                yield points, None
+                continue
+            part = points.subset(kept)
+            part.n_train = table.size * len(kept) / points.n
+            yield part, points.subset(out)
+
+    def _device(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device("cuda" if self.device == "gpu" else self.device)
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return found if found is not None else torch.device("cpu")
+
+    # -- predicting -------------------------------------------------------------------------------
+    def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
+        """The whole prediction for each point, in the targets' own units; see `bedl.predictive`.
+
+        Args:
+            X: shape (n, n_features)
+            X_var: variance of the noise in X, as in `fit`.
+        """
+        check_is_fitted(self, "method_")
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=len(self.input_shape_) > 1)
+        self._same_shape(X)
+        inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
+        place = next(self.method_.parameters()).device
+        parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
+        return values_of(parts)
+
+    def _same_shape(self, X: np.ndarray) -> None:
+        if X.shape[1:] != self.input_shape_:
+            raise ValueError(
+                f"X has {X.ndim - 1} dimensions of shape {X.shape[1:]} per point, but {type(self).__name__} was fitted "
+                f"on {self.input_shape_}"
+            )
+
+    # -- out of this process ----------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "method_" in state and next(state["method_"].parameters()).device.type != "cpu":
+            state = {**state, "method_": copy.deepcopy(state["method_"]).cpu(), "_optimizers": []}
+        return state
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the fitted estimator to one safetensors file; nothing is pickled.
+
+        Args:
+            path: the file; refused if it exists, unless `overwrite`.
+            overwrite: replace what is there.
+        """
+        check_is_fitted(self, "method_")
+        return storage.save(self, Path(path), overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **given: Any) -> Any:
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            given: parameters that no file can hold: the `net` (a module or callable), an own objective or activation.
+        """
+        return storage.load(Path(path), cls, given)
+
+    def _copy(self) -> nn.Module:
+        """The method for deployment: in single precision, on the CPU, in evaluation mode."""
+        return copy.deepcopy(self.method_).cpu().float().eval()
+
+    def _export(self, module: nn.Module, task: Any, **names: Any) -> Any:
+        check_is_fitted(self, "method_")
+        from bedl.deploy import Exportable
+
+        features = getattr(self, "feature_names_in_", None)
+        features = None if features is None else [str(name) for name in features]
+        fields: dict[str, Any] = {"class_names": None, "target_names": None, **names, "feature_names": features}
+        front = next((part for part in module.modules() if isinstance(part, Standardize)), None)
+        centre = torch.zeros(()) if front is None else front.loc.float()
+        example = centre.expand(2, *self.input_shape_).contiguous()
+        return Exportable(module=module.float().eval(), example=example, task=task, **fields)
+
+    def _state(self) -> dict[str, Any]:
+        """What a subclass has learned beside the network, as JSON."""
+        return {}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError

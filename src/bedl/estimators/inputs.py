@@ -1,0 +1,160 @@
+"""Tables as the training loop wants them: fetched by number, with their noise, never copied as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bedl.moments import Moments
+
+__all__ = ["Inputs", "Table", "check_noise", "column_moments", "held_out", "values_of"]
+
+CHUNK = 2**19  # numbers that are looked at together
+ROWS = 8192
+
+
+@dataclasses.dataclass
+class Table:
+    """Checked training data.
+
+    Attributes:
+        X: shape (n, *input)
+        y: as the head wants it, standardised in regression. shape: (n,) or (n, D)
+        weight: shape (n,), or None
+        noise: variance of X's noise, or None
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray | None
+    noise: np.ndarray | None
+
+    @property
+    def size(self) -> float:
+        """How many points there are: a point of weight 2 counts as two."""
+        return len(self.X) if self.weight is None else float(self.weight.sum())
+
+
+class Inputs:
+    """X, and the variance of its noise if it has some.
+
+    Args:
+        X: shape (n, *input); may be memory-mapped
+        noise: variances, as `check_noise` gives them.
+        dtype: the precision in which rows are wanted.
+    """
+
+    def __init__(self, X: np.ndarray, noise: np.ndarray | None, dtype: torch.dtype):
+        self.X, self.noise, self.dtype = X, noise, dtype
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def fetch_rows(self, numbers: np.ndarray | slice) -> Tensor | Moments:
+        """Some rows. shape: (len(numbers), *input)"""
+        x = self._tensor(self.X[numbers])
+        if self.noise is None:
+            return x
+        noise = self.noise[numbers] if self.noise.ndim == self.X.ndim else self.noise
+        return Moments(x, self._tensor(noise).expand(x.shape))
+
+    def chunks(self) -> Iterator[Tensor | Moments]:
+        """All rows, in order, some at a time."""
+        for rows in slices(self.X):
+            yield self.fetch_rows(rows)
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        # a copy: torch does not like arrays that cannot be written to
+        return torch.from_numpy(np.array(values, dtype=str(self.dtype).removeprefix("torch.")))
+
+
+def slices(X: np.ndarray) -> Iterator[slice]:
+    """Runs of rows that fit into little memory."""
+    rows = min(ROWS, max(1, CHUNK // max(1, int(np.prod(X.shape[1:])))))
+    return (slice(start, start + rows) for start in range(0, len(X), rows))
+
+
+def check_noise(X_var: Any, X: np.ndarray) -> np.ndarray | None:
+    """The variance of X's noise as an array; None if there is none. shape: (), (*input) or (n, *input)"""
+    if X_var is None:
+        return None
+    noise = np.asarray(X_var)
+    if noise.dtype.kind not in "buif":
+        raise ValueError(f"X_var holds variances, numbers; not {noise.dtype}")
+    if noise.shape not in ((), X.shape[1:], X.shape):
+        raise ValueError(
+            f"X_var of shape {noise.shape} does not fit X of shape {X.shape}: give one variance for all, one per "
+            f"feature, shape {X.shape[1:]}, or one per value, shape {X.shape}"
+        )
+    if not np.isfinite(noise).all() or (noise < 0).any():
+        raise ValueError("X_var holds variances: finite numbers, at least 0")
+    return noise
+
+
+def column_moments(X: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted mean and standard deviation of each column, or of each channel of images, in double precision.
+
+    Chunk by chunk, merged as in T. Chan, G. Golub, R. LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances", 1979. What does not vary (up to rounding) gets a standard deviation of 1.
+
+    Args:
+        X: shape (n, d) or (n, channels, *rest)
+        weight: shape (n,)
+
+    Example:
+        >>> column_moments(np.array([[1.0, 5.0], [3.0, 5.0]]), None)
+        (array([2., 5.]), array([1., 1.]))
+    """
+    inner = tuple(range(2, X.ndim))  # what is averaged over within a point
+    total, mean, square = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for rows in slices(X):
+        x = X[rows].astype(np.float64).mean(inner) if inner else X[rows].astype(np.float64)
+        within = X[rows].astype(np.float64).var(inner) if inner else 0.0
+        w = np.ones(len(x)) if weight is None else weight[rows].astype(np.float64)
+        if not w.sum() > 0:
+            continue
+        here = (w @ x) / w.sum()
+        spread = w @ (np.square(x - here) + within)
+        both = total + w.sum()
+        shift = here - mean
+        square += spread + np.square(shift) * total * w.sum() / both
+        mean, total = mean + shift * w.sum() / both, both
+    variance = square / total
+    eps, n = np.finfo(np.float64).eps, len(X)
+    constant = variance <= n * eps * variance + np.square(n * mean * eps)
+    scale = np.sqrt(np.where(constant, 1.0, variance))
+    return mean, np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
+
+
+def held_out(n: int, count: int, seed: int, classes: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the points to train on, and of `count` points held out.
+
+    Args:
+        n: how many points there are.
+        count: how many are held out.
+        seed: of the choice.
+        classes: keep their proportions, and at least one point of each for training. shape: (n,)
+    """
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(n)
+    free = order
+    if classes is not None:
+        order = order[np.argsort(classes[order], kind="stable")]  # by class, in random order within
+        _, first = np.unique(classes[order], return_index=True)
+        free = np.delete(order, first)
+    count = min(count, len(free))
+    chosen = free[(np.arange(count) * len(free)) // max(count, 1)]
+    kept = np.ones(n, dtype=bool)
+    kept[chosen] = False
+    return np.flatnonzero(kept), np.sort(chosen)
+
+
+def values_of(predictions: list[Any]) -> Any:
+    """Predictions of chunks as one."""
+    kind = type(predictions[0])
+    names = kind.__dataclass_fields__
+    return kind(*(torch.cat([getattr(p, name) for p in predictions]) for name in names))

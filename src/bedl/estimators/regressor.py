@@ -1,0 +1,168 @@
+"""Regression as scikit-learn knows it, with predictions that say how sure they are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from bedl.estimators.base import BEDLEstimator
+from bedl.estimators.inputs import column_moments
+from bedl.estimators.network import InUnits
+from bedl.heads import Normal
+from bedl.objectives import PAC, HyperPrior, Objective
+from bedl.predictive import Predictive
+
+__all__ = ["BEDLRegressor"]
+
+
+class BEDLRegressor(RegressorMixin, BEDLEstimator):
+    """Regression by a network with Gaussian weights; one or several targets.
+
+    Inputs and targets are standardised inside; everything is given and returned in its own units.
+
+    Args:
+        hidden_layers: widths of the hidden layers.
+        activation: between them: ``"relu"``, ``"elu"``, ``"tanh"``, …, or a function that makes a module.
+        net: a network of your own in their place: a module (a plain one is converted by `bedl.bayesianize`; it is
+            copied, never changed) or a function ``(n_features, n_outputs) -> module``. It needs two outputs per target.
+            With it, X may have more than two dimensions; the function is then given the shape of a point.
+        standardize: scale each feature (channel, for images) to mean 0 and variance 1 in front of the network.
+            ``"shared"``: all features alike, for pixels as columns of a table, of which some hardly vary. Turn it off
+            for a network that was trained on the inputs as they are.
+        regularizer: ``"pac"`` (the paper's, `bedl.PAC()`), ``"hyperprior"``, None, or an objective of your own, such
+            as ``bedl.PAC(strength=0.5)``.
+        ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
+        epochs: how often each point is seen at most; ``"auto"``: from the number of points.
+        batch_size: points per step; ``"auto"``: from the number of points.
+        learning_rate: of Adam, at its highest; it falls to 0 over the epochs.
+        validation_fraction: the part of the points that is held out to decide when to stop.
+        early_stopping: whether to hold points out, stop by them and return to the best epoch. 64 points or fewer are
+            all trained on, for the full number of epochs.
+        patience: epochs without improvement before stopping; ``"auto"``: a tenth of `epochs`, at least 10.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, …
+        checkpoint: a folder; a fit that was interrupted goes on from there when it is called again.
+        resume: ``"auto"``; True: there has to be a checkpoint; False: there must be none.
+        callbacks: see `bedl.training.Callback`.
+        compile: ``"auto"``: use `torch.compile` where the training is long enough for it to pay off; True or False.
+        verbose: whether progress is shown.
+        warm_start: let `fit` go on from the weights (and the scaling) that are there.
+        random_state: a number makes everything reproducible. Global generators are never touched.
+
+    Attributes:
+        method_: the trained `bedl.BEDL`, or an `Ensemble` of them, for standardised targets.
+        history_: a row per member and epoch: loss, and ``val_nll`` of the points held out.
+        n_features_in_, feature_names_in_: of X, as in scikit-learn.
+
+    A double-precision X is trained on in double precision (on a CPU); pass float32 for speed.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.linspace(-1, 1, 200)[:, None]
+        >>> y = 20 + 5 * X[:, 0]
+        >>> model = BEDLRegressor(epochs=40, random_state=0, device="cpu").fit(X, y)
+        >>> mean, std = model.predict(X, return_std=True)
+        >>> bool(abs(mean - y).max() < 1), std.shape
+        (True, (200,))
+        >>> list(model.uncertainty(X))
+        ['total', 'aleatoric', 'epistemic']
+    """
+
+    _presets: ClassVar[dict[str, Objective]] = {"pac": PAC(), "hyperprior": HyperPrior()}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None) -> BEDLRegressor:
+        """Learn from some more points, by one pass over them; the first call decides the scaling. Else as `fit`."""
+        return self._partial_fit(X, y, sample_weight, X_var)
+
+    def predict(self, X: Any, return_std: bool = False, X_var: Any = None) -> Any:
+        """The expected targets, and the standard deviations of the prediction if asked for.
+
+        Args:
+            X: shape (n, n_features)
+            return_std: return (mean, std).
+            X_var: variance of the noise in X, as in `fit`.
+
+        Returns:
+            shape (n,), or (n, n_targets) if y was two-dimensional
+        """
+        prediction = self.predict_dist(X, X_var)
+        mean = self._shaped(prediction.mean)
+        return (mean, self._shaped(prediction.std)) if return_std else mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, X_var: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the central interval that should hold the target with probability `coverage`."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must lie between 0 and 1, not {coverage!r}")
+        lower, upper = self.predict_dist(X, X_var).interval(coverage)  # type: ignore[attr-defined]
+        return self._shaped(lower), self._shaped(upper)
+
+    def uncertainty(self, X: Any, X_var: Any = None) -> Any:
+        """Where the spread comes from, as a pandas frame of *variances*, in the target's units squared.
+
+        ``total = aleatoric + epistemic``: noise in the data, and what the network does not know. With several targets
+        the columns end in the target's name or number: ``total_0``, …
+        """
+        import pandas
+
+        prediction = self.predict_dist(X, X_var)
+        columns = {}
+        parts = {"aleatoric": prediction.aleatoric.numpy(), "epistemic": prediction.epistemic.numpy()}
+        parts = {"total": parts["aleatoric"] + parts["epistemic"], **parts}
+        for number, name in enumerate(self._target_names()):
+            ending = "" if len(self.target_loc_) == 1 else f"_{name}"
+            columns.update({f"{key}{ending}": values[:, number] for key, values in parts.items()})
+        return pandas.DataFrame(columns, index=getattr(X, "index", None))
+
+    # -- for the base class -----------------------------------------------------------------------
+    def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        return validate_data(
+            self, X, y, reset=reset, multi_output=True, y_numeric=True, dtype=[np.float64, np.float32],
+            allow_nd=self.net is not None,
+        )  # fmt: skip
+
+    def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
+        columns = y.astype(np.float64).reshape(len(y), -1)
+        if reset:
+            self.target_loc_, self.target_scale_ = column_moments(columns, weight)
+            self._flat = y.ndim == 1
+        elif columns.shape[1] != len(self.target_loc_):
+            raise ValueError(f"y has {columns.shape[1]} targets, but was fitted with {len(self.target_loc_)}")
+        return (columns - self.target_loc_) / self.target_scale_
+
+    def _head(self) -> Normal:
+        return Normal(len(self.target_loc_))
+
+    def _in_units(self, prediction: Predictive) -> Predictive:
+        loc, scale = (torch.as_tensor(part) for part in (self.target_loc_, self.target_scale_))
+        return prediction.to(torch.float64).rescale(loc, scale)  # type: ignore[attr-defined]
+
+    def _shaped(self, values: torch.Tensor) -> np.ndarray:
+        return values.numpy()[:, 0] if self._flat else values.numpy()
+
+    def _target_names(self) -> list[str]:
+        return self.target_names_ or [str(number) for number in range(len(self.target_loc_))]
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "target_loc": self.target_loc_.tolist(),
+            "target_scale": self.target_scale_.tolist(),
+            "flat_target": self._flat,
+        }
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.target_loc_ = np.asarray(state["target_loc"])
+        self.target_scale_ = np.asarray(state["target_scale"])
+        self._flat = state["flat_target"]
+
+    def _exportable(self) -> Any:
+        """What leaves Python: see `bedl.deploy`."""
+        loc, scale = (torch.as_tensor(part) for part in (self.target_loc_, self.target_scale_))
+        return self._export(InUnits(self._copy(), loc, scale), "regression", target_names=self._target_names())

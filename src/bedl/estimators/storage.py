@@ -1,0 +1,167 @@
+"""Fitted estimators as one safetensors file: weights as tensors, the rest as JSON in its header. Nothing is pickled."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from bedl.errors import BEDLError
+from bedl.objectives import PAC, HyperPrior, Sum
+from bedl.training.checkpoint import write_atomically
+
+__all__ = ["SCHEMA", "ModelFileError", "load", "save"]
+
+FORMAT = "bedl.estimators"
+SCHEMA = 1
+_OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
+_LEFT_OUT = ("callbacks", "checkpoint", "compile", "device", "verbose")  # of the process that trained, not of the model
+
+
+class ModelFileError(BEDLError, ValueError):
+    """A file that is no model, or one that cannot be read here."""
+
+
+class ModelExistsError(BEDLError, FileExistsError):
+    """There is a file already; nothing has been changed."""
+
+
+# -- writing ------------------------------------------------------------------------------------------
+def save(estimator: Any, path: Path, overwrite: bool) -> Path:
+    """Write an estimator, all of it or nothing."""
+    if path.is_dir():
+        raise ModelExistsError(f"{path} is a folder; name a file in it, such as {path / 'model.safetensors'}")
+    if path.exists() and not overwrite:
+        raise ModelExistsError(f"{path} exists; choose another name, or replace it with overwrite=True")
+    params = {key: value for key, value in estimator.get_params(deep=False).items() if key not in _LEFT_OUT}
+    names = getattr(estimator, "feature_names_in_", None)
+    content = {
+        "class": type(estimator).__name__,
+        "params": {key: _as_json(value) for key, value in params.items()},
+        "input_shape": list(estimator.input_shape_),
+        "n_features_in": int(estimator.n_features_in_),
+        "feature_names_in": None if names is None else [str(name) for name in names],
+        "target_names": estimator.target_names_,
+        "dtype": estimator.dtype_,
+        "n_seen": float(estimator.n_seen_),
+        **estimator._state(),
+    }
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in estimator.method_.state_dict().items()}
+    header = {"format": FORMAT, "schema": str(SCHEMA), "bedl": _version(), "model": json.dumps(content)}
+    write_atomically(path, safetensors.torch.save(tensors, header))
+    return path
+
+
+def _version() -> str:
+    from bedl import __version__
+
+    return __version__
+
+
+def _as_json(value: Any) -> Any:
+    """A parameter as JSON; what JSON cannot hold leaves a note of what it was."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)) and all(isinstance(item, (int, np.integer)) for item in value):
+        return {"tuple": [int(item) for item in value]}
+    if isinstance(value, Sum):
+        terms = [_as_json(term) for term in value.terms]
+        return {"sum": terms} if all("objective" in term for term in terms) else {"missing": repr(value)}
+    if type(value).__name__ in _OBJECTIVES and type(value) is _OBJECTIVES[type(value).__name__]:
+        fields = dataclasses.asdict(value)
+        if all(item is None or isinstance(item, (int, float, str)) for item in fields.values()):
+            return {"objective": type(value).__name__, "fields": fields}
+    return {"missing": f"{type(value).__name__}"}
+
+
+# -- reading ------------------------------------------------------------------------------------------
+def load(path: Path, kind: type | None, given: dict[str, Any]) -> Any:
+    """Read an estimator; of any class if `kind` is None or the common base."""
+    from bedl.estimators import BEDLClassifier, BEDLRegressor
+
+    content, tensors = _read(path)
+    classes = {cls.__name__: cls for cls in (BEDLRegressor, BEDLClassifier)}
+    cls = classes.get(content["class"])
+    if cls is None:
+        raise ModelFileError(f"{path} holds a {content['class']}, which this bedl does not know")
+    if kind is not None and not issubclass(cls, kind):
+        raise ModelFileError(f"{path} holds a {cls.__name__}; read it with {cls.__name__}.load or bedl.estimators.load")
+    estimator = cls(**_parameters(content["params"], given, path))
+    estimator.n_features_in_ = content["n_features_in"]
+    estimator.input_shape_ = tuple(content["input_shape"])
+    if content["feature_names_in"] is not None:
+        estimator.feature_names_in_ = np.asarray(content["feature_names_in"], dtype=object)
+    estimator.target_names_, estimator.dtype_ = content["target_names"], content["dtype"]
+    estimator.n_seen_, estimator.history_ = content["n_seen"], []
+    estimator._set_state(content)
+    estimator.method_ = _method(estimator, tensors, path)
+    return estimator
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise ModelFileError(f"{path} is a safetensors file, but not an estimator that bedl saved")
+            schema = header.get("schema", "")
+            if not schema.isdigit() or int(schema) > SCHEMA:
+                raise ModelFileError(
+                    f"{path} was saved by bedl {header.get('bedl')} in version {schema} of the format, and this bedl "
+                    f"({_version()}) reads up to {SCHEMA}; upgrade bedl to read it"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+            return json.loads(header["model"]), tensors
+    except FileNotFoundError:
+        raise ModelFileError(f"there is no file {path}") from None
+    except (safetensors.SafetensorError, OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError) as error:
+        raise ModelFileError(f"{path} is not a whole model file ({error}); save the model again") from None
+
+
+def _parameters(stored: dict[str, Any], given: dict[str, Any], path: Path) -> dict[str, Any]:
+    unknown = sorted(set(given) - set(stored) - set(_LEFT_OUT))
+    if unknown:
+        raise TypeError(f"load: there is no parameter {unknown[0]}")
+    values = {key: _from_json(value) for key, value in stored.items()}
+    values.update(given)
+    missing = {key: value["missing"] for key, value in values.items() if isinstance(value, dict) and "missing" in value}
+    missing.pop("random_state", None)  # only a new run would need it
+    if isinstance(values.get("random_state"), dict):
+        values["random_state"] = None
+    if missing:
+        texts = ", ".join(f"{key}=… (was a {what})" for key, what in missing.items())
+        raise ModelFileError(
+            f"a file cannot hold code: load({str(path)!r}, {texts}) needs the same that was trained with"
+        )
+    return values
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(value["tuple"])
+    if "sum" in value:
+        return Sum(*(_from_json(term) for term in value["sum"]))
+    if "objective" in value:
+        return _OBJECTIVES[value["objective"]](**value["fields"])
+    return value
+
+
+def _method(estimator: Any, tensors: dict[str, Tensor], path: Path) -> Any:
+    n = estimator.input_shape_[0]
+    scaling = (np.zeros(n), np.ones(n)) if estimator.standardize else (None, None)
+    method = estimator._fresh(*scaling, seed=0)
+    try:
+        method.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ModelFileError(f"{path} holds the weights of another network than the one given: {error}") from None
+    return method

@@ -1,0 +1,127 @@
+"""Members of an estimator, trained: as one vectorised run where that works, else one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bedl.estimators.inputs import Inputs
+from bedl.estimators.recipe import Recipe
+from bedl.training import Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
+from bedl.training.data import Points, stream_seed
+
+__all__ = ["partial_train", "train"]
+
+Part = tuple[Points, Points | None]
+_TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
+
+
+def train(estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: Recipe, seed: int) -> list[dict]:
+    """Train all members, in place.
+
+    Args:
+        estimator: whose parameters say how.
+        members: the methods.
+        parts: for each, points to train on and points held out.
+        plan: the numbers of the run.
+        seed: of all random choices.
+
+    Returns:
+        a row per member and epoch: member, epoch, loss, val_nll
+    """
+    seeds = [stream_seed(seed, number) for number in range(len(members))]
+    if _together(estimator, members, parts[0][0]):
+        try:
+            return _as_one(estimator, members, parts, plan, seeds)
+        except RuntimeError as error:  # vmap's own; nothing has been changed
+            if "vmap" not in str(error) and "functorch" not in str(error):
+                raise
+    rows = []
+    for number, (member, (points, out)) in enumerate(zip(members, parts, strict=True)):
+        result = fit(
+            member,
+            points,  # type: ignore[arg-type]
+            epochs=plan.epochs,
+            batch_size=plan.batch_size,
+            optimizer=adam(estimator.learning_rate),
+            schedule=Cosine(),
+            validation=out,  # type: ignore[arg-type]
+            early_stopping=None if out is None else EarlyStopping(plan.patience),
+            checkpoint=_place(estimator, number, len(members)),
+            resume=estimator.resume if estimator.checkpoint is not None else "auto",
+            callbacks=tuple(estimator.callbacks),
+            compile=estimator.compile,
+            progress=bool(estimator.verbose),
+            accelerator=estimator.device,
+            seed=seeds[number],
+        )
+        rows += [{"member": number, **_row(row)} for row in result.rows]
+    return rows
+
+
+def _together(estimator: Any, members: Sequence[nn.Module], points: Points) -> bool:
+    plain = estimator.checkpoint is None and not tuple(estimator.callbacks) and not estimator.verbose
+    inputs = points.x
+    small = isinstance(inputs, Inputs) and inputs.X.size <= _TOGETHER
+    normed = any(isinstance(module, _BatchNorm) for module in members[0].modules())
+    return len(members) > 1 and plain and small and not normed
+
+
+def _as_one(
+    estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: Recipe, seeds: Sequence[int]
+) -> list[dict]:
+    held = [out for _, out in parts]
+    stopping = None not in held
+    result = fit_replicas(
+        members,
+        [points for points, _ in parts],
+        epochs=plan.epochs,
+        batch_size=plan.batch_size,
+        lr=float(estimator.learning_rate),
+        schedule=Cosine(),
+        validation=held if stopping else None,
+        early_stopping=EarlyStopping(plan.patience) if stopping else None,
+        seeds=seeds,
+        device=estimator._device(),
+    )
+    return [{"member": row["replica"], **_row(row)} for row in result.rows]
+
+
+def _row(row: dict) -> dict:
+    return {key: row[key] for key in ("epoch", "loss", "val_nll") if key in row}
+
+
+def _place(estimator: Any, number: int, count: int) -> Path | None:
+    if estimator.checkpoint is None:
+        return None
+    return Path(estimator.checkpoint) if count == 1 else Path(estimator.checkpoint) / f"member-{number}"
+
+
+def partial_train(
+    estimator: Any, members: Sequence[Any], points: Points, batch_size: int, optimizers: Sequence[Any], seed: int
+) -> list[Any]:
+    """Each member sees the points once. Returns the optimisers, whose memory the next call goes on with."""
+    kept: list[Any] = []
+    for number, (member, before) in enumerate(zip(members, optimizers, strict=True)):
+
+        def make(parameters: Any, before: Any = before) -> Any:
+            optimizer = torch.optim.Adam(parameters, lr=estimator.learning_rate) if before is None else before
+            kept.append(optimizer)
+            return optimizer
+
+        fit(
+            member,
+            points,  # type: ignore[arg-type]
+            epochs=1,
+            batch_size=batch_size,
+            optimizer=make,
+            schedule=Constant(),
+            accelerator=estimator.device,
+            seed=stream_seed(seed, number),
+        )
+    return kept

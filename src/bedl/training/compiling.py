@@ -1,0 +1,103 @@
+"""`torch.compile` of the training step: when it pays off, and how to go on where it cannot be done.
+
+Whether to compile follows from the network and the number of steps, not from a clock: the same call has to give the
+same numbers twice, and compiled code rounds differently.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from bedl.methods import Batch
+from bedl.training.data import Points, cast
+
+__all__ = ["Compile", "Compiled", "should_compile"]
+
+Compile = bool | str  # True, False or "auto"
+
+logger = logging.getLogger("bedl")
+
+# On one CPU core, from benchmarks/: what compiling costs once, and saves with each step.
+COST = 60.0  # seconds: a small network takes 20, one with max-pooling or ELU minutes
+SAVED_PER_STEP = 1.5e-3  # seconds: calls that are no longer made one by one
+FEW_STEPS = 50  # of which none is long enough
+SAVED_PER_FLOP = 6e-11  # seconds, for each operation of the forward pass: intermediate results that stay in cache
+
+
+def should_compile(choice: Compile, method: Any, points: Points, batch_size: int, steps: int, device: str) -> bool:
+    """Whether to compile a run.
+
+    Args:
+        choice: the user's: True, False or "auto".
+        method: what is trained.
+        points: on what.
+        batch_size: points per step.
+        steps: of the whole run.
+        device: the kind it runs on, such as "cpu".
+    """
+    if choice not in (True, False, "auto"):
+        raise ValueError(f'compile must be True, False or "auto", not {choice!r}')
+    if choice != "auto":
+        return bool(choice)
+    if steps < FEW_STEPS:
+        return False
+    saved = SAVED_PER_STEP + (SAVED_PER_FLOP * _flops(method, points) * batch_size if device == "cpu" else 0)
+    if steps * saved < 2 * COST:
+        return False
+    if device == "cpu" and not _has_compiler():
+        logger.warning("no C++ compiler was found, so training goes on uncompiled, at about half the speed")
+        return False
+    logger.warning("compiling the training step (a minute or so, once); compile=False goes without")
+    return True
+
+
+def _flops(method: Any, points: Points) -> float:
+    """Operations in the matrix products and convolutions of the prediction for one point."""
+    fetched = next(points.fetch([np.zeros(1, dtype=int)]))
+    with FlopCounterMode(display=False) as counter:
+        method.predict(cast(*fetched, method).x)
+    return counter.get_total_flops()
+
+
+def _has_compiler() -> bool:
+    from torch._inductor import config
+
+    names = config.cpp.cxx if isinstance(config.cpp.cxx, (tuple, list)) else [config.cpp.cxx]
+    return any(name and shutil.which(name) for name in [*names, "g++", "clang++"])
+
+
+class Compiled:
+    """A function of a batch, compiled for batches of the first one's size; other sizes are rare.
+
+    Args:
+        function: of a batch and what else it takes.
+    """
+
+    def __init__(self, function: Callable[..., Tensor]):
+        self.plain, self.compiled = function, torch.compile(function, dynamic=False)
+        self.shape: torch.Size | None = None
+        self.works = True
+
+    def __call__(self, batch: Batch, *options: Any) -> Tensor:
+        first, shape = self.shape is None, batch.y.shape
+        self.shape = shape if first else self.shape
+        if not self.works or shape != self.shape:
+            return self.plain(batch, *options)
+        if not first:
+            return self.compiled(batch, *options)
+        try:
+            return self.compiled(batch, *options)
+        except Exception as error:
+            result = self.plain(batch, *options)  # what is wrong with the batch itself is said by this
+            self.works = False
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            logger.warning("torch.compile failed, so training goes on uncompiled: %s", reason)
+            return result

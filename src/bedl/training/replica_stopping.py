@@ -1,0 +1,73 @@
+"""Early stopping of many networks at once: each by its own score, each back to its own best epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bedl.training.early_stopping import EarlyStopping
+from bedl.training.replica_data import Joined
+from bedl.training.run import check_labels
+from bedl.training.stacked import Stacked
+
+__all__ = ["ReplicaWatch"]
+
+
+class ReplicaWatch:
+    """Scores replicas on their validation sets, and remembers the best of each.
+
+    Args:
+        stacked: the replicas.
+        validation: one set for all, or a list with one each.
+        rule: when to stop; None: only score.
+
+    Attributes:
+        stopped: which replicas have stopped.
+    """
+
+    def __init__(self, stacked: Stacked, validation: Any, rule: EarlyStopping | None):
+        self.stacked, self.rule = stacked, rule
+        count = len(stacked.methods)
+        self.points = Joined(validation, count, stacked.device, stacked.methods[0])
+        check_labels(stacked.methods[0].predict(self.points.x[:1]), self.points.y)
+        self.best = [math.inf] * count
+        self.waited = [0] * count
+        self.stopped = [False] * count
+        self.rows: Tensor | None = stacked.parameters.clone() if rule and rule.restore_best else None
+
+    def update(self, ended: Sequence[bool]) -> list[float]:
+        """Take in the epoch of the replicas that have ended one. Returns all scores, lower is better."""
+        scores = self.scores()
+        if self.rule is None:
+            return scores
+        for r in [r for r, end in enumerate(ended) if end and not self.stopped[r]]:
+            if scores[r] < self.best[r] - self.rule.min_delta:
+                self.best[r], self.waited[r] = scores[r], 0
+                if self.rows is not None:
+                    self.rows[r] = self.stacked.parameters[r]
+            else:
+                self.waited[r] += 1
+            self.stopped[r] = self.waited[r] > self.rule.patience
+        return scores
+
+    def scores(self, chunk: int = 1024) -> list[float]:
+        """Each replica's (weighted) mean −log p(y|x) over its set."""
+        total = torch.zeros(2, len(self.best), dtype=torch.float64)
+        for start in range(0, max(self.points.sizes), chunk):
+            part = self.points.rows([place[start : start + chunk] for place in self.points.places])
+            log_p = self.stacked.log_densities(part.x, part.y).double().cpu()
+            weight = torch.ones_like(log_p) if part.weight is None else part.weight.double().cpu()
+            # a replica whose set ended in an earlier chunk has one point of padding here
+            weight = weight * (torch.tensor(part.counts) > 0)[:, None]
+            total += torch.stack([-log_p.where(weight > 0, 0.0).mul(weight).sum(1), weight.sum(1)])
+        return (total[0] / total[1]).tolist()
+
+    def restore(self) -> None:
+        """Put back the parameters of each replica's best epoch."""
+        if self.rows is not None:
+            seen = torch.tensor([math.isfinite(best) for best in self.best], device=self.rows.device)
+            self.stacked.parameters[seen] = self.rows[seen]

@@ -1,0 +1,24 @@
+"""scikit-learn's own checks of what an estimator is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from bedl.estimators import BEDLClassifier, BEDLRegressor
+
+# The checks fit some three hundred times; these learn enough in a moment.
+QUICK = {"hidden_layers": (16,), "epochs": 12, "batch_size": 64, "learning_rate": 0.03, "device": "cpu"}
+
+
+@parametrize_with_checks([BEDLRegressor(**QUICK), BEDLClassifier(**QUICK)])
+def test_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([BEDLRegressor(device="cpu"), BEDLClassifier(device="cpu")])
+def test_contract_with_defaults(estimator: Any, check: Any) -> None:
+    check(estimator)

@@ -1,0 +1,199 @@
+"""Regression: units, uncertainty, noise in the inputs, weights, going on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+
+from bedl.estimators import BEDLRegressor
+from tests.estimators.problems import QUICK, table
+
+
+def test_it_learns_in_the_targets_units() -> None:
+    X, y = table(200)
+    model = BEDLRegressor(**{**QUICK, "epochs": 25}).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert model.score(X, y) > 0.95
+    assert 2 < std.mean() < 6  # the noise is 3
+    inside = np.abs(mean - y) < 2 * std
+    assert 0.88 < inside.mean() <= 1
+
+
+def test_other_units_give_the_same_in_other_units() -> None:
+    """X in units of 1e9 and far from 0, y in thousandths: standardisation makes nothing of it."""
+    X, y = table()
+    one = BEDLRegressor(**QUICK).fit(X, y)
+    other = BEDLRegressor(**QUICK).fit(X * 1e9 + 5e9, y * 1e-3 - 7)
+    mean, std = one.predict(X, return_std=True)
+    mean_other, std_other = other.predict(X * 1e9 + 5e9, return_std=True)
+    assert np.allclose(mean_other, mean * 1e-3 - 7, rtol=1e-6)
+    assert np.allclose(std_other, std * 1e-3, rtol=1e-6)
+
+
+def test_intervals_are_the_normals() -> None:
+    X, y = table()
+    model = BEDLRegressor(**QUICK).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X, coverage=0.8)
+    expected = scipy.stats.norm(mean, std).interval(0.8)
+    assert np.allclose(lower, expected[0])
+    assert np.allclose(upper, expected[1])
+    log_p = model.predict_dist(X).log_prob(torch.from_numpy(y)[:, None])
+    assert np.allclose(log_p, scipy.stats.norm(mean, std).logpdf(y))
+    with pytest.raises(ValueError, match="coverage"):
+        model.predict_interval(X, coverage=90)
+
+
+def test_uncertainty_adds_up_and_is_of_the_right_unit() -> None:
+    X, y = table()
+    frame = pd.DataFrame(X, columns=["a", "b", "c"], index=range(1000, 1000 + len(X)))
+    model = BEDLRegressor(**QUICK).fit(frame, y)
+    parts = model.uncertainty(frame)
+    assert list(parts) == ["total", "aleatoric", "epistemic"]
+    assert np.array_equal(parts.total, parts.aleatoric + parts.epistemic)
+    assert np.allclose(parts.total, model.predict(frame, return_std=True)[1] ** 2)
+    assert list(parts.index) == list(frame.index)
+
+
+def test_several_targets() -> None:
+    X, y = table()
+    both = pd.DataFrame({"up": y, "down": 10 - 2 * X[:, 1]})
+    model = BEDLRegressor(**{**QUICK, "epochs": 40}).fit(X, both)
+    assert model.predict(X).shape == (len(X), 2)
+    assert model.score(X, both) > 0.9
+    assert list(model.uncertainty(X)) == [
+        "total_up", "aleatoric_up", "epistemic_up", "total_down", "aleatoric_down", "epistemic_down",
+    ]  # fmt: skip
+    assert BEDLRegressor(**QUICK).fit(X, y[:, None]).predict(X).shape == (len(X), 1)
+
+
+@pytest.mark.parametrize("shape", ["scalar", "per feature", "per value"])
+def test_noise_in_the_inputs_is_what_sampling_says(shape: str) -> None:
+    """A linear net, whose mean and epistemic variance follow the law of total variance exactly."""
+    X, y = table()
+    noise = {"scalar": 0.5, "per feature": np.array([0.5, 0.0, 2.0]), "per value": np.full(X.shape, 0.3)}[shape]
+    model = BEDLRegressor(**{**QUICK, "hidden_layers": ()}).fit(X * 10, y)
+    point, n = X[:1] * 10, 40_000
+    spread = np.broadcast_to(noise, X.shape)[:1]
+    given = noise[:1] if shape == "per value" else noise
+    found = model.predict_dist(point, X_var=given)
+    draws = point + np.sqrt(spread) * np.random.default_rng(0).normal(size=(n, 3))
+    sampled = model.predict_dist(draws)
+    means = sampled.mean.numpy()[:, 0]
+    assert abs(found.mean.item() - means.mean()) < 5 * means.std() / np.sqrt(n)
+    expected = sampled.epistemic.mean().item() + means.var()
+    assert found.epistemic.item() == pytest.approx(expected, rel=5 * np.sqrt(2 / n))
+
+
+def test_noise_while_learning_is_heeded() -> None:
+    """A feature that is mostly noise is trusted less."""
+    X, _ = table(64)  # one batch
+    y = X[:, 0] + X[:, 1]
+    settings = {**QUICK, "hidden_layers": (), "epochs": 80, "batch_size": 64, "learning_rate": 0.1, "regularizer": None}
+    clean = BEDLRegressor(**settings).fit(X, y)
+    noisy = BEDLRegressor(**settings).fit(X, y, X_var=[4.0, 0.0, 0.0])
+
+    def slope(model: BEDLRegressor) -> float:
+        return float(np.diff(model.predict([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))[0])
+
+    assert slope(clean) > 0.9
+    assert slope(noisy) < 0.5
+
+
+@pytest.mark.parametrize(
+    "wrong, complaint", [(-1.0, "at least 0"), (np.ones(5), "per feature"), (np.nan, "finite"), ("x", "numbers")]
+)
+def test_wrong_noise_is_refused(wrong: object, complaint: str) -> None:
+    X, y = table()
+    with pytest.raises(ValueError, match=complaint):
+        BEDLRegressor(**QUICK).fit(X, y, X_var=wrong)
+
+
+# -- going on ------------------------------------------------------------------------------------------
+def test_partial_fit_learns_from_a_stream() -> None:
+    X, y = table(2000)
+    model = BEDLRegressor(**QUICK)
+    for start in range(0, 2000, 200):
+        model.partial_fit(X[start : start + 200], y[start : start + 200])
+    assert model.n_seen_ == 2000
+    assert model.score(X, y) > 0.9
+
+
+def test_partial_fit_keeps_adams_memory() -> None:
+    """Two calls with one batch each are one run over both, by torch's own Adam."""
+    X, y = table(64)
+    model = BEDLRegressor(**{**QUICK, "batch_size": 64, "regularizer": None}).partial_fit(X, y)
+    steps = [int(state["step"]) for state in model._optimizers[0].state.values()]
+    model.partial_fit(X, y)
+    assert set(steps) == {1}
+    assert {int(state["step"]) for state in model._optimizers[0].state.values()} == {2}
+
+
+def test_warm_start_goes_on() -> None:
+    X, y = table()
+    cold = BEDLRegressor(**QUICK).fit(X, y)
+    warm = BEDLRegressor(**QUICK, warm_start=True).fit(X, y)
+    first = warm.history_[-1]["loss"]
+    assert first == cold.history_[-1]["loss"]
+    warm.fit(X, y)
+    cold.fit(X, y)
+    assert warm.history_[0]["loss"] < cold.history_[0]["loss"]
+    assert cold.history_[-1]["loss"] == first
+    with pytest.raises(ValueError, match="features"):
+        warm.fit(X[:, :2], y)
+
+
+def test_the_same_seed_gives_the_same_and_touches_no_global_generator() -> None:
+    X, y = table()
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    one, same, other = (BEDLRegressor(**{**QUICK, "random_state": s}).fit(X, y).predict(X) for s in (0, 0, 1))
+    BEDLRegressor(**{**QUICK, "random_state": None, "epochs": 1}).fit(X, y)
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+
+
+# -- among scikit-learn's tools ------------------------------------------------------------------------
+def test_in_pipelines_and_searches() -> None:
+    X, y = table(90)
+    quick = BEDLRegressor(**{**QUICK, "epochs": 5})
+    pipeline = make_pipeline(PolynomialFeatures(2), quick)
+    search = GridSearchCV(pipeline, {"bedlregressor__hidden_layers": [(4,), (8, 8)]}, cv=2).fit(X, y)
+    assert search.best_params_["bedlregressor__hidden_layers"] in [(4,), (8, 8)]
+    scores = cross_val_score(clone(quick), X, y, cv=2, scoring="neg_mean_absolute_error")
+    assert np.isfinite(scores).all()
+
+
+def test_not_fitted() -> None:
+    with pytest.raises(NotFittedError):
+        BEDLRegressor().predict_interval([[0.0]])
+
+
+# -- tables that are hard to learn from ----------------------------------------------------------------
+@pytest.mark.parametrize("n", [2, 3, 20, 70])
+@pytest.mark.parametrize("trouble", ["none", "constant feature", "constant target", "huge", "tiny", "one feature"])
+def test_odd_tables(n: int, trouble: str) -> None:
+    X, y = table(n)
+    if trouble == "constant feature":
+        X[:, 1] = 1e9
+    elif trouble == "constant target":
+        y[:] = 7.0
+    elif trouble == "one feature":
+        X = X[:, :1]
+    else:
+        X = X * {"none": 1.0, "huge": 1e9, "tiny": 1e-12}[trouble]
+    model = BEDLRegressor(**QUICK).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+    if trouble == "constant target":
+        assert np.allclose(mean, 7.0, atol=2.0)

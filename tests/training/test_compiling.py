@@ -1,0 +1,81 @@
+"""torch.compile of the training step: when, with what result, and what happens where it fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bedl import BEDL, Dirichlet, GaussianConv2d, GaussianLinear, Normal, fit
+from bedl.methods import Batch
+from bedl.training.compiling import should_compile
+from bedl.training.data import Points
+
+
+def problem(n: int = 70) -> tuple[BEDL, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    x = torch.randn(n, 3)
+    net = nn.Sequential(GaussianLinear(3, 8), nn.ReLU(), GaussianLinear(8, 2))
+    return BEDL(net, Normal(1)), (x, x.sum(1))
+
+
+def test_a_compiled_run_ends_where_the_plain_one_does() -> None:
+    results = []
+    for compile in (False, True):
+        method, data = problem()
+        fit(method, data, epochs=3, batch_size=32, accelerator="cpu", compile=compile)
+        results.append(torch.cat([p.detach().flatten() for p in method.parameters()]))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_long_runs_of_large_networks_compile_and_short_ones_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    small, (x, y) = problem()
+    points = Points((x, y))
+    assert not should_compile("auto", small, points, 32, 1_000, "cpu")
+    assert should_compile("auto", small, points, 32, 1_000_000, "cpu")
+    images = Points((torch.randn(4, 1, 28, 28), torch.zeros(4, dtype=torch.long)))
+    lenet = BEDL(
+        nn.Sequential(GaussianConv2d(1, 20, 5), nn.ReLU(), nn.Flatten(), GaussianLinear(11_520, 10)), Dirichlet(10)
+    )
+    assert not should_compile("auto", lenet, images, 100, 100, "cpu")
+    assert should_compile("auto", lenet, images, 100, 100_000, "cpu")
+    assert "compiling the training step" in caplog.text
+    with pytest.raises(ValueError, match="compile must be"):
+        should_compile("yes", small, points, 32, 1, "cpu")
+
+
+def test_without_a_compiler_it_goes_on_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bedl.training.compiling.shutil.which", lambda name: None)
+    method, data = problem()
+    assert not should_compile("auto", method, Points(data), 32, 1_000_000, "cpu")
+    assert "no C++ compiler" in caplog.text
+
+
+def test_what_cannot_be_compiled_goes_on_plainly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(function: Callable, **options: Any) -> Callable:
+        def fails(batch: Batch, loss: bool) -> torch.Tensor:
+            raise RuntimeError("the compiler is out of order\nand more")
+
+        return fails
+
+    monkeypatch.setattr(torch, "compile", broken)
+    method, data = problem()
+    with caplog.at_level(logging.WARNING):
+        assert fit(method, data, epochs=2, accelerator="cpu", compile=True).steps == 6
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "bedl"]
+    assert line == "torch.compile failed, so training goes on uncompiled: the compiler is out of order"
+
+
+def test_what_is_wrong_with_the_data_is_said_as_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    method, (x, _) = problem()
+    with pytest.raises(ValueError, match="shape"):
+        fit(method, (x, torch.zeros(70, 3)), epochs=1, accelerator="cpu", compile=True)
