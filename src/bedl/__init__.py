@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         GaussianEmbedding,
         GaussianLinear,
         bayesianize,
+        correct_variances,
         deterministic,
         sampled,
     )
@@ -55,6 +56,7 @@ __all__ = [
     # from an existing network and back
     "bayesianize",
     "check",
+    "correct_variances",
     "deterministic",
     # the method: a network, a head, what is minimised; training
     "BEDL",
@@ -82,7 +84,7 @@ _HOMES = {
     "bedl.methods": "BEDL Ensemble",
     "bedl.moments": "Moments",
     "bedl.nn": "GaussianBilinear GaussianConv1d GaussianConv2d GaussianConv3d GaussianConvTranspose2d "
-    "GaussianEmbedding GaussianLinear bayesianize deterministic sampled",
+    "GaussianEmbedding GaussianLinear bayesianize correct_variances deterministic sampled",
     "bedl.objectives": "HyperPrior PAC",
     "bedl.training": "fit fit_replicas",
 }

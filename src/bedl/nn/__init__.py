@@ -1,6 +1,7 @@
 """Gaussian layers, and the way from an existing network to one made of them."""
 
 from bedl.nn.convert import bayesianize, deterministic, kept_deterministic
+from bedl.nn.correction import correct_variances, remove_correction
 from bedl.nn.layers import (
     GaussianBilinear,
     GaussianConv1d,
@@ -29,7 +30,9 @@ __all__ = [
     "GaussianLinear",
     "GaussianMultiheadAttention",
     "bayesianize",
+    "correct_variances",
     "deterministic",
     "kept_deterministic",
+    "remove_correction",
     "sampled",
 ]

@@ -128,6 +128,7 @@ def deterministic(module: nn.Module) -> nn.Module:
         layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
         for attribute in ("init", "init_logvar", "is_sampling"):
             layer.__dict__.pop(attribute, None)
+        layer._buffers.pop("covariance_factor", None)
         plain: type = layer.plain_class()
         layer.__class__ = plain
     return result

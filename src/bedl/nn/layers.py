@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bedl.moments import Moments, variance_dtype
+from bedl.rules.affine import CorrectedWeight
 
 INIT_LOGVAR = -9.0
 _LOGVAR_JITTER = 0.001
@@ -32,6 +33,7 @@ class GaussianLayer(nn.Module):
 
     gaussian_parameters: ClassVar[tuple[str, ...]] = ("weight",)
     is_sampling = False
+    covariance_factor: Tensor | None  # broadcasts to the weight; none until `correct_variances` has fitted it
 
     def __init__(self, *args: Any, init: str = "second-moment", init_logvar: float = INIT_LOGVAR, **kwargs: Any):
         if init not in ("second-moment", "he"):
@@ -48,6 +50,7 @@ class GaussianLayer(nn.Module):
 
     def split_weights(self) -> None:
         """Replace each plain weight by its pair: the weight as mean, and log-variances at `init_logvar`."""
+        self.register_buffer("covariance_factor", None)
         for name in self.gaussian_parameters:
             weight = self._parameters[name]
             if weight is not None:
@@ -66,7 +69,15 @@ class GaussianLayer(nn.Module):
             return self._parameters[name]
         raise AttributeError(name)
 
-    weight: Any = property(lambda self: self.gaussian("weight"))
+    def _weight(self) -> Any:
+        pair, factor = self.gaussian("weight"), self._buffers.get("covariance_factor")
+        return pair if factor is None else CorrectedWeight(pair.loc, pair.variance, factor)
+
+    weight: Any = property(_weight)
+
+    def per_weight(self, values: Tensor) -> Tensor:
+        """A value per output, in a shape that broadcasts to the weight. values: shape (outputs,)"""
+        return values.view(-1, *[1] * (cast(Tensor, self.weight_mean).dim() - 1))
 
     def fan_in(self) -> float:
         """How many weights add up in one output."""
@@ -85,6 +96,7 @@ class GaussianLayer(nn.Module):
         """
         if not any(f"{name}_mean" in self._parameters for name in self.gaussian_parameters):
             return  # called by the torch layer's constructor, before the pairs exist
+        self.covariance_factor = None
         total = self.total_second_moment()
         logvar = self.init_logvar if self.init == "he" else min(self.init_logvar, math.log(total / 2))
         share = total if self.init == "he" else total - math.exp(logvar)
@@ -107,21 +119,31 @@ class GaussianLayer(nn.Module):
         points = [x.sample() if isinstance(x, Moments) else x for x in inputs]
 
         def one(*point: Tensor) -> Tensor:
-            return self._drawn()(*(x.unsqueeze(0) for x in point)).squeeze(0)
+            return self._drawn().forward(*(x.unsqueeze(0) for x in point)).squeeze(0)  # hooks see the whole batch
 
         return torch.func.vmap(one, randomness="different")(*points)
 
     def _drawn(self) -> Any:
         """The torch layer with one draw of the weights; it shares everything else with this one."""
+        pairs = {name: getattr(self, name) for name in self.gaussian_parameters}
+        return self.with_weights({name: None if pair is None else pair.sample() for name, pair in pairs.items()})
+
+    def with_weights(self, weights: dict[str, Tensor | None]) -> Any:
+        """The torch layer with other weights (or bias); it shares everything else with this one."""
         layer = self.plain_class().__new__(self.plain_class())
         layer.__dict__.update(self.__dict__)
-        pairs = {name: getattr(self, name) for name in self.gaussian_parameters}
-        split = {f"{name}_{part}" for name in pairs for part in ("mean", "logvar")}
-        layer.__dict__["_parameters"] = {
-            **{name: p for name, p in self._parameters.items() if name not in split},
-            **{name: None if pair is None else pair.sample() for name, pair in pairs.items()},
-        }
+        split = {f"{name}_{part}" for name in self.gaussian_parameters for part in ("mean", "logvar")}
+        kept = {name: p for name, p in self._parameters.items() if name not in split}
+        layer.__dict__["_parameters"] = {**kept, **weights}
         return layer
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """A correction belongs to the weights it was fitted for: it comes with their state, and goes with it."""
+        if any(f"{prefix}{name}_mean" in state_dict for name in self.gaussian_parameters):
+            factor = state_dict.get(f"{prefix}covariance_factor")
+            device = cast(Tensor, self.weight_mean).device if factor is not None else None
+            self.covariance_factor = None if factor is None else torch.empty_like(factor, device=device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class GaussianLinear(GaussianLayer, nn.Linear):
@@ -134,6 +156,15 @@ class GaussianLinear(GaussianLayer, nn.Linear):
         >>> y.loc.shape, y.variance.shape
         (torch.Size([5, 2]), torch.Size([5, 2]))
     """
+
+    def sample(self, *inputs: Any) -> Any:
+        """As `GaussianLayer.sample`. A point of one row meets each weight once, so that its outputs are independent
+        normals given the row: they are drawn instead of the many weights (Kingma, Salimans and Welling, 2015)."""
+        (x,) = inputs
+        if x.dim() != 2:
+            return super().sample(x)
+        x = x.sample() if isinstance(x, Moments) else x
+        return cast(Moments, F.linear(x, self.gaussian("weight"), self.bias)).sample()
 
 
 class GaussianConv1d(GaussianLayer, nn.Conv1d):
@@ -165,6 +196,11 @@ class _GaussianConvTranspose(GaussianLayer):
         # Each output position meets kernel/stride of the kernel's positions.
         per_output = math.prod(k / s for k, s in zip(self.kernel_size, self.stride, strict=True))
         return self.in_channels // self.groups * per_output
+
+    def per_weight(self, values: Tensor) -> Tensor:
+        # The weight is (in, out of one group, *kernel): each group's inputs lead to that group's outputs.
+        per_input = values.view(self.groups, -1).repeat_interleave(self.in_channels // self.groups, 0)
+        return per_input.view(*per_input.shape, *[1] * len(self.kernel_size))
 
 
 class GaussianConvTranspose1d(_GaussianConvTranspose, nn.ConvTranspose1d):

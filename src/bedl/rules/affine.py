@@ -101,7 +101,7 @@ def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments
 
 def _channels_last(x: Operand) -> Operand:
     """The same values with channels innermost in memory: there CPUs convolve up to twice as fast. shape: (*shape)"""
-    if x.dim() != 4 or x.device.type != "cpu" or torch.compiler.is_exporting():
+    if x.dim() != 4 or x.device.type != "cpu" or x.dtype == torch.float64 or torch.compiler.is_exporting():
         return x
     if isinstance(x, Moments):
         return Moments(*(part.contiguous(memory_format=torch.channels_last) for part in (x.loc, x.variance)))

@@ -1,0 +1,103 @@
+"""What prediction and a training step cost, in those of the deterministic network, uncompiled.
+
+Prediction is the network and the head's probabilities, or mean and variance (`predict`), and, as *all*, with the
+whole decomposition of uncertainty. A training step is forward, loss, backward and Adam; bedl's has the head, the
+marginal likelihood and the PAC term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bedl.methods import Batch
+from bedl.training.compiling import Compiled
+from benchmarks.nets import NETS, Net
+from benchmarks.timing import medians, threads
+
+__all__ = ["CASES", "measure"]
+
+CASES = (("MLP 8-50-2", 32), ("LeNet-5", 100), ("LeNet-5", 1000), ("CIFAR net", 100), ("ResNet-18", 20))
+Runs = dict[str, Callable[[], object]]
+
+
+def targets(net: Net, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if net.classes:
+        return torch.randint(net.classes, (count,), generator=generator)
+    return torch.randn(count, generator=generator)
+
+
+def plain_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool) -> Runs:
+    model = net.plain()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    forward: Any = torch.compile(model, dynamic=False) if compile else model
+
+    def predict() -> None:
+        model.eval()
+        with torch.no_grad():
+            forward(x).softmax(-1)
+
+    def step() -> None:
+        model.train()
+        optimizer.zero_grad()
+        outputs = forward(x)
+        loss = F.cross_entropy(outputs, y) if net.classes else F.gaussian_nll_loss(
+            outputs[:, 0], y, F.softplus(outputs[:, 1]))  # fmt: skip
+        loss.backward()
+        optimizer.step()
+
+    return {f"{prefix} predict": predict, f"{prefix} step": step}
+
+
+def bedl_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool) -> Runs:
+    method = net.factory(0)
+    optimizer = torch.optim.Adam(method.parameters(), 1e-4)
+    head: Any = method.head
+
+    def probabilities(x: Tensor) -> object:
+        outputs = method.net(x)
+        return head.log_probabilities(outputs) if net.classes else head(outputs)
+
+    few: Any = torch.compile(probabilities, dynamic=False) if compile else probabilities
+    everything: Any = torch.compile(method, dynamic=False) if compile else method
+    loss: Any = Compiled(method.loss) if compile else method.loss
+
+    def predict() -> None:
+        method.eval()
+        with torch.no_grad():
+            few(x)
+
+    def predict_all() -> None:
+        method.eval()
+        with torch.no_grad():
+            everything(x)
+
+    def step() -> None:
+        method.train()
+        optimizer.zero_grad()
+        loss(Batch(x, y, 60_000)).backward()
+        optimizer.step()
+
+    return {f"{prefix} predict": predict, f"{prefix} predict, all": predict_all, f"{prefix} step": step}
+
+
+def measure(case: tuple[str, int], repeats: int = 15, count: int = 1) -> dict[str, float]:
+    """Each run's cost over the uncompiled deterministic network's, for a (network, batch size)."""
+    name, batch = case
+    net = NETS[name]
+    x, y = net.inputs(batch, 0), targets(net, batch)
+    runs = {
+        **plain_runs(net, x, y, "plain", False), **plain_runs(net, x, y, "plain compiled", True),
+        **bedl_runs(net, x, y, "bedl", False), **bedl_runs(net, x, y, "bedl compiled", True),
+    }  # fmt: skip
+    with threads(count):
+        seconds = medians(runs, repeats)
+    return {
+        run: value / seconds["plain step" if run.endswith("step") else "plain predict"]
+        for run, value in seconds.items()
+    }

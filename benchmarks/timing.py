@@ -1,0 +1,34 @@
+"""Interleaved timing: what is compared runs in turn, in one process, so that a busy machine slows all of it alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["medians", "threads"]
+
+
+def medians(runs: dict[str, Callable[[], object]], repeats: int = 15, warmup: int = 3) -> dict[str, float]:
+    """Median seconds of each run, `repeats` of each, taken in turns after `warmup` rounds that do not count."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(-warmup, repeats):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            if number >= 0:
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,294 @@
+"""Covariances between a layer's inputs, as factors of its squared weights that are fitted once.
+
+For weights w with means μ and variances s², independent of the layer's input x,
+
+    Var(w·x) = Σ s²_i E[x_i²] + Var(μ·x),      Var(μ·x) = κ Σ μ²_i Var(x_i)
+
+One pass takes κ = 1, as if the x_i were independent. They are not: units share the layer before, the positions of an
+image share one draw of a convolution's weights, and the two branches of a residual sum share their input. κ depends on
+the input only mildly, so a value per output, fitted on some inputs, takes the error off on average. In linear layers
+every weight then gets a factor of its own, Σ κ_i μ²_i Var(x_i): which inputs vary says which class a point is of, and
+covariances differ from class to class. At prediction both are part of the squared weights and cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from bedl.errors import BEDLError
+from bedl.moments import Moments
+from bedl.nn import layers
+from bedl.nn.layers import GaussianLayer, sampled
+
+__all__ = ["correct_variances", "remove_correction"]
+
+_CORRECTABLE = (
+    layers.GaussianLinear, layers.GaussianConv1d, layers.GaussianConv2d, layers.GaussianConv3d,
+    layers.GaussianConvTranspose1d, layers.GaussianConvTranspose2d, layers.GaussianConvTranspose3d,
+)  # fmt: skip
+_DRAWN_AT_ONCE = 2**25  # weights: every data point draws its own
+_NEWTON_STEPS = 20
+_REFINEMENTS = 10  # few, because stopping early is what keeps the factors close to each other
+
+Input = Any  # a tensor or Moments
+Calls = dict[tuple[str, int], tuple[Tensor, ...]]  # by the layer's name and how many times it was called before
+Net = TypeVar("Net", bound=nn.Module)
+
+
+@torch.no_grad()
+def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) -> Net:
+    """Fit, in place, what the covariances that one pass drops come to; later passes take it into account.
+
+    The weights are drawn `draws` times for each of some inputs, and every linear or convolutional layer behind the
+    first gets factors (per output in convolutions, per weight in linear layers) such that its standard deviations
+    agree with those of the draws on (geometric) average. Only variances are scaled; prediction costs no more than
+    before. The factors are part of the state dict. They belong to the weights they were fitted for: train first,
+    correct last, and again after more training.
+
+    Args:
+        net: a network with Gaussian layers that maps `x` to Moments (of a method, `method.net`).
+        x: some 100 inputs like those to predict for, as the network takes them; no labels. shape: (n, *input)
+        draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)).
+        seed: of these draws; the global random state is left alone.
+
+    Returns:
+        the same network.
+
+    Example:
+        >>> import bedl, torch
+        >>> from bedl.nn import correct_variances
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> net = nn.Sequential(bedl.GaussianConv1d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+        ...                     bedl.GaussianLinear(4, 1))
+        >>> x = torch.rand(50, 1, 20)
+        >>> before = net(x).variance.mean()
+        >>> after = correct_variances(net, x)(x).variance.mean()
+        >>> bool(after > 1.5 * before)  # positions share their weights, so their average varies more
+        True
+    """
+    if not any(isinstance(layer, GaussianLayer) for layer in net.modules()):
+        raise BEDLError(f"correct_variances: {type(net).__name__} has no Gaussian layer; see bedl.bayesianize")
+    if draws < 2 or len(x) < 1:
+        raise ValueError(f"correct_variances needs at least 2 draws and 1 input, not {draws} and {len(x)}")
+    remove_correction(net)
+    try:
+        with _evaluating(net):
+            with _seeded(x.device, seed):
+                truth = _drawn_variances(net, x, draws)
+            _fit_factors(net, x, truth, draws)
+    except BaseException:
+        remove_correction(net)  # half a correction would be neither
+        raise
+    return net
+
+
+def remove_correction(net: Net) -> Net:
+    """Take back, in place, what `correct_variances` has fitted; the network is as before.
+
+    Example:
+        >>> import bedl, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(bedl.GaussianLinear(2, 8), nn.ReLU(), bedl.GaussianLinear(8, 1))
+        >>> x = torch.randn(5, 2)
+        >>> before = net(x).variance
+        >>> net = bedl.nn.remove_correction(bedl.nn.correct_variances(net, x))
+        >>> bool((net(x).variance == before).all())
+        True
+    """
+    for layer in net.modules():
+        if isinstance(layer, GaussianLayer):
+            layer.covariance_factor = None
+    return net
+
+
+# -- the truth: weights drawn ----------------------------------------------------------------------
+class _Spread:
+    """Running statistics of a layer over draws: the two terms of its outputs' variance (see the top), by data point."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.own, self.mean, self.squares = torch.zeros(3).unbind()  # which broadcast to the first update's shape
+
+    def update(self, own: Tensor, y: Tensor) -> None:
+        """Merge two sums of squares, by Chan, Golub and LeVeque. own, y: shape (copies, n, *output)"""
+        count, share = self.count + len(y), len(y) / (self.count + len(y))
+        shift = y.mean(0) - self.mean.to(y)
+        between = shift.square() * (self.count * share)
+        self.squares = self.squares.to(y) + (y - y.mean(0)).square().sum(0) + between
+        self.mean = self.mean.to(y) + shift * share
+        self.own = self.own.to(own).lerp(own.mean(0), share)
+        self.count = count
+
+    def terms(self) -> tuple[Tensor, Tensor]:
+        """Σ s² E[x²] and Var(μ·x). shapes: (n, *output)"""
+        return self.own, self.squares / (self.count - 1)
+
+
+def _drawn_variances(net: nn.Module, x: Input, draws: int) -> Calls:
+    """The two terms of the outputs' variance at each call of each layer. shapes: (n, *output)"""
+    rows = max(1, _DRAWN_AT_ONCE // max((layer.weight_mean.numel() for _, layer in _correctable(net)), default=1))
+    parts = [_drawn_part(net, part, draws, rows) for part in x.split(rows)]
+    return {key: tuple(torch.cat(terms) for terms in zip(*(p[key] for p in parts), strict=True)) for key in parts[0]}
+
+
+def _drawn_part(net: nn.Module, x: Input, draws: int, rows: int) -> Calls:
+    """The same for as many inputs as can draw their weights at once."""
+    rounds = math.ceil(draws / max(1, rows // len(x)))
+    copies = math.ceil(draws / rounds)
+    spreads: defaultdict[tuple[str, int], _Spread] = defaultdict(_Spread)
+
+    def watch(key: tuple[str, int], layer: GaussianLayer, value: Input) -> None:
+        if value.shape[0] % (copies * len(x)):
+            raise BEDLError(
+                f"correct_variances: the input of layer '{key[0]}' has shape {tuple(value.shape)}; its first axis must "
+                "be that of the data points"
+            )
+        value = value.sample() if isinstance(value, Moments) else value
+        pair = layer.gaussian("weight")
+        own = _linear_map(layer, pair.variance)(value.to(pair.variance.dtype).square())
+        y = _linear_map(layer, pair.loc.to(pair.variance.dtype))(value)
+        spreads[key].update(own.unflatten(0, (copies, -1)), y.unflatten(0, (copies, -1)))
+
+    with sampled(net):
+        for _ in range(rounds):
+            with _watched(net, watch):
+                net(x.repeat(copies, *[1] * (x.dim() - 1)))
+    return {key: spread.terms() for key, spread in spreads.items()}
+
+
+# -- the fit ---------------------------------------------------------------------------------------
+def _fit_factors(net: nn.Module, x: Input, truth: Calls, draws: int) -> None:
+    """One pass from the front: every layer's factor is fitted on its corrected inputs, then used for its output."""
+    seen: defaultdict[str, list[tuple[Tensor, ...]]] = defaultdict(list)
+
+    def fit(key: tuple[str, int], layer: GaussianLayer, value: Input) -> None:
+        if not isinstance(value, Moments):
+            return  # plain inputs have no covariance
+        pair, v = layer.gaussian("weight"), value.variance
+        own = _linear_map(layer, pair.variance)(value.loc.to(v.dtype).square() + v)
+        independent = _linear_map(layer, pair.loc.to(v.dtype).square())(v)
+        channel = -1 if isinstance(layer, nn.Linear) else 1
+        by_output = [t.movedim(channel, 0).flatten(1) for t in (own, independent, *truth[key])]
+        # a layer that is called again is fitted to all its calls so far
+        seen[key[0]].append((*by_output, v.flatten(0, -2).T if isinstance(layer, nn.Linear) else own[:0].view(0, 0)))
+        own, independent, true_own, between, v = (torch.cat(t, 1) for t in zip(*seen[key[0]], strict=True))
+        factor = layer.per_weight(fitted_factor(own, independent, true_own, between, draws))
+        if isinstance(layer, nn.Linear):
+            squares = pair.loc.to(v.dtype).square()
+            factor = factor * refinement(squares * factor, v.T, own, true_own + between)
+            factor = factor * layer.per_weight(fitted_factor(own, squares * factor @ v, true_own, between, draws))
+        layer.covariance_factor = factor
+
+    with _watched(net, fit):
+        net(x)
+
+
+def fitted_factor(own: Tensor, independent: Tensor, true_own: Tensor, between: Tensor, draws: int) -> Tensor:
+    """κ such that own + κ·independent agrees with true_own + between on geometric average, by output.
+
+    The logarithm of a variance estimated from few draws is low by about (between/total)²/draws, which is put back.
+
+    Args:
+        own, independent: Σ s² E[x²] and Σ μ² Var(x), of one pass. shape: (outputs, m)
+        true_own, between: Σ s² E[x²] and Var(μ·x), of the draws. shape: (outputs, m)
+
+    Returns:
+        shape: (outputs,); 1 where no input varies.
+    """
+    total = true_own + between
+    tiny = torch.finfo(total.dtype).tiny
+    known = (total > tiny) & (own + independent > tiny)
+    target = total.clamp_min(tiny).log() + (between / total.clamp_min(tiny)).square() / (draws - 1)
+    factor = (between.sum(1) + tiny) / (independent.sum(1) + tiny)
+    for _ in range(_NEWTON_STEPS):  # in log κ
+        scaled = factor.unsqueeze(1) * independent
+        error = (target - (own + scaled).clamp_min(tiny).log()) * known
+        slope = scaled / (own + scaled).clamp_min(tiny) * known
+        factor = factor * (error.sum(1) / slope.sum(1).clamp_min(1e-3)).clamp(-1, 1).exp()
+    return torch.where((independent * known).sum(1) > 0, factor, 1.0)
+
+
+def refinement(squares: Tensor, v: Tensor, own: Tensor, total: Tensor) -> Tensor:
+    """Factors of `squares` that bring own + squares @ vᵀ closer to `total`, in the likelihood of gamma variables.
+
+    Multiplicative steps, which keep what is not negative so (Févotte, Bertin and Durrieu, 2009).
+
+    Args:
+        squares: shape (outputs, inputs)
+        v: variances of the inputs. shape: (m, inputs)
+        own, total: variances of the outputs without that term, and as they should be. shape: (outputs, m)
+
+    Returns:
+        shape: (outputs, inputs)
+    """
+    factor = torch.ones_like(squares)
+    least = 1e-6 * total.mean(1, keepdim=True) + torch.finfo(total.dtype).tiny
+    for _ in range(_REFINEMENTS):
+        fitted = (own + squares * factor @ v.T).clamp_min(least)
+        wanted, present = (total.clamp_min(least) / fitted / fitted) @ v, fitted.reciprocal() @ v
+        factor = factor * torch.where(present > 0, wanted / present, 1.0).clamp(0.1, 10)
+    return factor
+
+
+# -- what both passes need -------------------------------------------------------------------------
+def _correctable(net: nn.Module) -> list[tuple[str, Any]]:
+    return [(name, layer) for name, layer in net.named_modules() if type(layer) in _CORRECTABLE]
+
+
+def _linear_map(layer: GaussianLayer, weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """The layer's linear map with this weight, without bias."""
+    plain = layer.with_weights({"weight": weight, "bias": None})
+    return lambda x: plain.forward(x.to(weight.dtype))
+
+
+@contextmanager
+def _watched(net: nn.Module, watch: Callable[[tuple[str, int], GaussianLayer, Input], None]) -> Iterator[None]:
+    """Inside the block, `watch` sees the input of each layer that can be corrected before the layer does."""
+    calls: dict[str, int] = {}
+
+    def hook(name: str) -> Callable:
+        def before(layer: Any, inputs: tuple) -> None:
+            calls[name] = calls.get(name, -1) + 1
+            watch((name, calls[name]), layer, inputs[0])
+
+        return before
+
+    handles = [layer.register_forward_pre_hook(hook(name)) for name, layer in _correctable(net)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _evaluating(net: nn.Module) -> Iterator[None]:
+    before = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def _seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Random numbers from a seed inside the block; the generators go on afterwards as if nothing had been drawn."""
+    if device.type == "cpu":
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+    else:
+        everywhere = range(torch.get_device_module(device).device_count())
+        with torch.random.fork_rng(devices=everywhere, device_type=device.type):
+            torch.manual_seed(seed)
+            yield
