@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# What the demo needs is less; where everything is installed already, that will do.
+DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 
 # One thread per test process, so that the processes do not compete for cores.
 WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint format bench docs clean
+.PHONY: help setup demo test test-all lint format bench docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
@@ -23,6 +25,23 @@ $(STAMP): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
 	@touch $@
+
+$(VENV)/.installed-demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cli,sklearn,train]"
+	@touch $@
+
+demo: $(DEMO_STAMP) ## fit on built-in data, print the scores, write pages to look at under demo/
+	@mkdir -p demo
+	@echo "== Regression: how a disease goes on within a year, from ten measurements"
+	$(BIN)/bedl fit diabetes:train --out demo/diabetes-model --overwrite
+	$(BIN)/bedl report demo/diabetes-model diabetes:test --out demo/diabetes.html --overwrite
+	@echo "== Classification: handwritten digits, and mirrored ones that it should be unsure of"
+	$(BIN)/bedl fit digits:train --epochs 40 --out demo/digits-model --overwrite
+	$(BIN)/bedl evaluate demo/digits-model digits:test --ood digits:mirrored
+	$(BIN)/bedl report demo/digits-model digits:test --ood digits:mirrored --out demo/digits.html --overwrite
+	@echo "Open in a browser: $(CURDIR)/demo/diabetes.html and $(CURDIR)/demo/digits.html"
 
 lint: $(STAMP) ## style, types and import directions
 	$(BIN)/ruff check .
@@ -44,9 +63,10 @@ bench: $(STAMP) ## speed against peers (benchmarks/); never part of the tests
 	@test -d benchmarks || { echo "make bench: there is no benchmarks/ folder yet" >&2; exit 1; }
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(STAMP) ## generate docs/operations.md, the supported operations, from the table of rules
+docs: $(STAMP) ## generate docs/operations.md from the table of rules, docs/api.md from the docstrings
 	$(BIN)/python -m bedl.rules > docs/operations.md || { rm -f docs/operations.md; exit 1; }
+	$(BIN)/python tools/api.py > docs/api.md || { rm -f docs/api.md; exit 1; }
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build demo dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -109,7 +109,7 @@ def test_a_full_disk(tmp_path):
     path = tmp_path / "out.csv"
     writer = TableWriter(path)
     writer._file.close()
-    writer._file = open("/dev/full", "wb")  # noqa: SIM115
+    writer._file = writer._stream.file = open("/dev/full", "wb")  # noqa: SIM115
     with pytest.raises(DataFileError, match="could not be written"), writer:
         writer.write({"a": np.arange(100_000)})
     assert os.listdir(tmp_path) == []

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from bedl.data.streaming import encode_to_memmap, encoded_batches
     from bedl.data.tables import BUILTIN_NAMES, Table, open_table
     from bedl.data.uci import UCIData, UCISplit, load_uci, uci_names
-    from bedl.data.writing import TableWriter
+    from bedl.data.writing import TableStream, TableWriter
 
 __all__ = [
     # tables, in and out
     "BUILTIN_NAMES",
     "Table",
+    "TableStream",
     "TableWriter",
     "open_table",
     # columns → numbers
@@ -62,7 +63,7 @@ _HOMES = {
     "streaming": ("encode_to_memmap", "encoded_batches"),
     "tables": ("BUILTIN_NAMES", "Table", "open_table"),
     "uci": ("UCIData", "UCISplit", "load_uci", "uci_names"),
-    "writing": ("TableWriter",),
+    "writing": ("TableStream", "TableWriter"),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

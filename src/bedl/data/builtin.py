@@ -18,6 +18,9 @@ __all__ = ["builtin_table"]
 def builtin_table(name: str, root: str | PathLike[str] | None = None) -> Table:
     """The data set called `name`, as a table whose last column is `target`.
 
+    The bundled sets have parts too: every fifth row is in `digits:test`, the others in `digits:train`. The images of
+    `digits:mirrored` are those of the test part seen in a mirror, which a model of digits should be unsure of.
+
     Example:
         >>> builtin_table("digits").image_shape
         (8, 8)
@@ -31,12 +34,15 @@ def builtin_table(name: str, root: str | PathLike[str] | None = None) -> Table:
         images, labels, classes = load_images(kind, train=rest != ["test"], root=root)
         shape = images.shape[1:] if images.shape[1] > 1 else images.shape[2:]
         return _image_table(name, images.reshape(len(images), -1), np.array(classes)[labels], shape)
-    if rest or kind not in BUILTIN_NAMES:
+    if kind not in BUILTIN_NAMES:
         raise DataFileNotFoundError(f"there is no data set {name!r}; there are {', '.join(BUILTIN_NAMES)}, uci:<name>")
-    return _bundled_table(kind)
+    parts = ["train", "test", *(["mirrored"] if kind == "digits" else [])]
+    if len(rest) > 1 or not set(rest) <= set(parts):
+        raise DataError(f"there is no data set {name!r}; the parts are {', '.join(f'{kind}:{part}' for part in parts)}")
+    return _bundled_table(kind, rest[0] if rest else "")
 
 
-def _bundled_table(name: str) -> Table:
+def _bundled_table(name: str, part: str) -> Table:
     try:
         from sklearn import datasets
     except ImportError:
@@ -44,12 +50,21 @@ def _bundled_table(name: str) -> Table:
     # In their own units: scaling is the business of whoever fits.
     options: dict[str, Any] = {"scaled": False} if name == "diabetes" else {}
     data = getattr(datasets, f"load_{name}")(**options)
+    chosen = _rows_of(part, len(data.data))
+    x, y, name_of_part = data.data[chosen], data.target[chosen], f"{name}:{part}" if part else name
     if name == "diabetes":
-        return from_columns(name, list(data.feature_names), data.data, data.target)
-    target = np.array([str(label) for label in data.target_names])[data.target]
+        return from_columns(name_of_part, list(data.feature_names), x, y)
+    target = np.array([str(label) for label in data.target_names])[y]
     if name == "digits":
-        return _image_table(name, data.data.astype(np.uint8), target, (8, 8))
-    return from_columns(name, list(data.feature_names), data.data, target)
+        if part == "mirrored":
+            x = x.reshape(-1, 8, 8)[:, :, ::-1].reshape(x.shape)
+        return _image_table(name_of_part, x.astype(np.uint8), target, (8, 8))
+    return from_columns(name_of_part, list(data.feature_names), x, target)
+
+
+def _rows_of(part: str, n: int) -> np.ndarray:
+    test = np.arange(n) % 5 == 4  # the sets are sorted by class or not at all, so that this keeps the proportions
+    return np.flatnonzero(~test if part == "train" else test if part else np.ones(n, dtype=bool))
 
 
 def _image_table(name: str, pixels: np.ndarray, target: np.ndarray, shape: tuple[int, ...]) -> Table:

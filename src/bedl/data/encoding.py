@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -211,8 +212,11 @@ def _check_arguments(
     for what, names in (("target", [target]), ("ignored", ignore), ("categorical", categorical)):
         unknown = [name for name in names if name not in table.columns]
         if unknown:
+            near = get_close_matches(unknown[0], table.columns, n=1)
+            hint = f" Did you mean {listed(near)}?" if near else ""
             raise DataError(
-                f"{table.name} has no column {listed(unknown)} (named as {what}). It has {listed(table.columns, 20)}"
+                f"{table.name} has no column {listed(unknown)} (named as {what}).{hint} It has "
+                f"{listed(table.columns, 20)}"
             )
     if target in ignore:
         raise DataError(f"column {listed([target])} cannot be the target and be ignored")

@@ -54,8 +54,9 @@ def open_table(source: str | PathLike[str], root: str | PathLike[str] | None = N
     """The table in a file (.csv, .tsv, both also .gz, or .parquet), or a built-in one.
 
     Args:
-        source: a path, or a name: digits, diabetes, breast_cancer, iris, wine; uci:<name> or uci:<name>:<split>:train
-            (or test); mnist, fashion_mnist, cifar10, with :train (the default) or :test.
+        source: a path, or a name: digits, diabetes, breast_cancer, iris, wine, also with :train or :test;
+            uci:<name> or uci:<name>:<split>:train (or test); mnist, fashion_mnist, cifar10, with :train (the default)
+            or :test.
         root: where downloaded sets are; $BEDL_DATA by default.
 
     Example:

@@ -1,4 +1,4 @@
-"""Writing tables batch by batch; the file appears whole or not at all."""
+"""Writing tables batch by batch: into an open file, or to a path, where the table appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,16 +10,85 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
 from bedl.data.errors import DataError, DataFileError, DataFileExistsError, listed
 
-__all__ = ["TableWriter"]
+__all__ = ["TableStream", "TableWriter"]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
+
+
+class TableStream:
+    """Writes columns, batch after batch, into an open binary file, such as ``sys.stdout.buffer``.
+
+    Args:
+        file: to write to; it stays open.
+        kind: ".csv", ".tsv", ".parquet" or ".jsonl".
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> stream = TableStream(file, ".jsonl")
+        >>> stream.write({"name": ["a", "b"], "mean": np.array([0.5, np.nan])})
+        2
+        >>> print(file.getvalue().decode(), end="")
+        {"name": "a", "mean": 0.5}
+        {"name": "b", "mean": null}
+    """
+
+    def __init__(self, file: IO[bytes], kind: str):
+        self.file, self.kind, self.rows = file, kind, 0
+        self.schema: pa.Schema | None = None
+        self._write: Callable[[pa.RecordBatch], Any] = lambda batch: None
+        self.finish: Callable[[], Any] = lambda: None
+        """To be called after the last batch: what a format ends with."""
+
+    def write(self, columns: Mapping[str, np.ndarray | Sequence[Any]]) -> int:
+        """Appends rows, as many as it returns: each column's values, the same columns every time."""
+        try:
+            batch = pa.RecordBatch.from_arrays([_as_array(values) for values in columns.values()], list(columns))
+            if self.schema is None:
+                self._begin(batch.schema)
+            elif batch.schema.names != self.schema.names:
+                raise DataError(
+                    f"every batch needs the columns {listed(self.schema.names)}, not {listed(list(columns))}"
+                )
+            batch = batch.cast(self.schema)
+        except DataError:
+            raise
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise DataError(f"rows {self.rows + 1} and on do not fit those before them: {error}") from None
+        self._write(batch)
+        self.rows += len(batch)
+        return len(batch)
+
+    def _begin(self, schema: pa.Schema) -> None:
+        # A column that is all None in the first batch may hold text later.
+        fields = [pa.field(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in schema]
+        self.schema = schema = pa.schema(fields)
+        if self.kind == ".parquet":
+            import pyarrow.parquet as pq
+
+            parquet = pq.ParquetWriter(self.file, schema)
+            self._write, self.finish = parquet.write_batch, parquet.close
+        elif self.kind == ".jsonl":
+            self._write = self._write_json
+        else:
+            from pyarrow import csv
+
+            options = csv.WriteOptions(delimiter="\t" if self.kind == ".tsv" else ",")
+            text = csv.CSVWriter(self.file, schema, write_options=options)
+            self._write, self.finish = text.write_batch, text.close
+
+    def _write_json(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            # JSON has no NaN and no infinity.
+            row = {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
+            self.file.write(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
 
 
 class TableWriter:
@@ -44,11 +113,7 @@ class TableWriter:
 
     def __init__(self, path: str | PathLike[str], overwrite: bool = False):
         self.path, self.overwrite = Path(path), overwrite
-        self.rows = 0
         self._kind = self.path.suffix.lower()
-        self._schema: pa.Schema | None = None
-        self._write: Callable[[pa.RecordBatch], Any] | None = None
-        self._finish: Callable[[], Any] = lambda: None
         self._check_place()
         try:
             handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
@@ -58,36 +123,26 @@ class TableWriter:
             ) from None
         self._temporary = Path(temporary)
         self._file = os.fdopen(handle, "wb")
+        self._stream = TableStream(self._file, self._kind)
 
     def write(self, columns: Mapping[str, np.ndarray | Sequence[Any]]) -> None:
         """Appends rows: each column's values, all of the same length, the same columns every time."""
         try:
-            batch = pa.RecordBatch.from_arrays([_as_array(values) for values in columns.values()], list(columns))
-            if self._schema is None:
-                self._begin(batch.schema)
-            elif batch.schema.names != self._schema.names:
-                raise DataError(
-                    f"every batch needs the columns {listed(self._schema.names)}, not {listed(list(columns))}"
-                )
-            else:
-                batch = batch.cast(self._schema)
-        except DataError:
-            raise
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise DataError(f"rows {self.rows + 1} and on do not fit {self.path.name}: {error}") from None
-        assert self._write is not None
-        try:
-            self._write(batch)
+            self._stream.write(columns)
         except OSError as error:
             raise DataFileError(f"{self.path} could not be written: {error}. Is the disk full?") from None
-        self.rows += len(batch)
+
+    @property
+    def rows(self) -> int:
+        """How many rows were written."""
+        return self._stream.rows
 
     def close(self) -> None:
         """Finishes the file and puts it in its place."""
         try:
-            if self._schema is None:
+            if self._stream.schema is None:
                 raise DataError(f"no rows were written to {self.path}, so there is no table to keep")
-            self._finish()
+            self._stream.finish()
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
@@ -132,30 +187,6 @@ class TableWriter:
             raise DataFileExistsError(f"{self.path} exists. Choose another name, or overwrite it (--overwrite)")
         if not self.path.parent.is_dir():
             raise DataFileError(f"there is no folder {self.path.parent}. Create it first: mkdir -p {self.path.parent}")
-
-    def _begin(self, schema: pa.Schema) -> None:
-        # A column that is all None in the first batch may hold text later.
-        fields = [pa.field(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in schema]
-        self._schema = schema = pa.schema(fields)
-        if self._kind == ".parquet":
-            import pyarrow.parquet as pq
-
-            parquet = pq.ParquetWriter(self._file, schema)
-            self._write, self._finish = parquet.write_batch, parquet.close
-        elif self._kind == ".jsonl":
-            self._write = self._write_json
-        else:
-            from pyarrow import csv
-
-            options = csv.WriteOptions(delimiter="\t" if self._kind == ".tsv" else ",")
-            text = csv.CSVWriter(self._file, schema, write_options=options)
-            self._write, self._finish = text.write_batch, text.close
-
-    def _write_json(self, batch: pa.RecordBatch) -> None:
-        for row in batch.to_pylist():
-            # JSON has no NaN and no infinity.
-            row = {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
-            self._file.write(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
 
 
 def _as_array(values: np.ndarray | Sequence[Any]) -> pa.Array:

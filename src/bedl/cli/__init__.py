@@ -1,0 +1,48 @@
+"""The command line `bedl`: verbs that read tables, train, predict, score, and write pages.
+
+Every verb imports what it needs when it is called: `bedl predict model.onnx data.csv` runs without PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """The entry point of the script `bedl`."""
+    try:
+        import typer  # noqa: F401
+    except ModuleNotFoundError:
+        sys.exit("Error: the command line needs typer and rich: pip install 'bedl[cli]'")
+    from bedl.cli.app import app
+
+    if sys.argv[1:2] in (["predict"], ["evaluate"]):
+        _spare_pandas()
+    app(prog_name="bedl")
+
+
+def _spare_pandas() -> None:
+    """Lets pyarrow look for pandas in vain, once: it would import it with the first array, for half a second, and
+    nothing here hands it a frame.
+    """
+    if "pandas" in sys.modules:
+        return
+    blocker: Any = _NoPandas()
+    sys.meta_path.insert(0, blocker)
+    try:
+        import pyarrow
+
+        pyarrow.array([])
+    except ModuleNotFoundError:
+        pass  # no pyarrow: the verb itself says so
+    finally:
+        sys.meta_path.remove(blocker)
+
+
+class _NoPandas:
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)

@@ -1,0 +1,54 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+__all__ = ["DEBUG", "Coverage", "Data", "Debug", "Extra", "Json", "Model", "Ood", "Overwrite", "Root", "Unseen"]
+
+DEBUG = "bedl.debug"  # in the context that all verbs share
+
+
+def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
+    if wanted:
+        ctx.meta[DEBUG] = True
+    return wanted
+
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A .csv, .tsv (also .gz) or .parquet file, or a name: digits, diabetes, breast_cancer, iris, wine (each "
+        "also with :train or :test), uci:NAME, mnist, fashion_mnist, cifar10.",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="A folder made by 'bedl fit', or an .onnx file made by 'bedl export'.", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, for programs.")]
+Debug = Annotated[bool, typer.Option("--debug", callback=_remember_debug, help="Show the traceback of an error.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Coverage = Annotated[
+    float, typer.Option("--coverage", min=0.01, max=0.999, help="Share of the targets that intervals are to hold.")
+]
+Unseen = Annotated[
+    Literal["error", "ignore"],
+    typer.Option("--unseen", help="Categories, or missing values, in columns where training had none."),
+]
+Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Columns that training did not have.")]
+Ood = Annotated[
+    str | None,
+    typer.Option("--ood", metavar="DATA", help="A table of foreign rows, that the model should be unsure of."),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="FOLDER", help="Where data sets are; $BEDL_DATA, else ~/.cache/bedl, by default."),
+]

@@ -1,0 +1,54 @@
+"""`bedl report`: a model and a table → one page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bedl.cli.options import Coverage, Data, Debug, Extra, Json, Model, Ood, Overwrite, Root, Unseen
+from bedl.cli.screen import print_json, say
+
+__all__ = ["report"]
+
+
+def report(
+    model: Model,
+    data: Data,
+    ood: Ood = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    coverage: Coverage = 0.9,
+    unseen: Unseen = "error",
+    extra: Extra = "error",
+    overwrite: Overwrite = False,
+    root: Root = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML page that shows what the model says, how sure it is, and whether it is right to be.
+
+    The page is a single file, works offline, and shows scores, calibration, both kinds of uncertainty and the most
+    uncertain rows; images as images. Without the target column it shows predictions only.
+
+    Examples:
+
+      bedl report houses-model test.csv
+
+      bedl report digits-model digits:test --ood digits:mirrored --out digits.html
+    """
+    from bedl.cli.evaluate import predicted
+    from bedl.cli.models import open_model
+    from bedl.deploy.files import refuse_unwritable
+    from bedl.report import ReportExistsError, score, write_report
+
+    if out.exists() and not out.is_dir() and not overwrite:
+        raise ReportExistsError(f"{out} exists. Choose another name (--out), or replace it (--overwrite)")
+    refuse_unwritable(out, overwrite)
+    opened = open_model(model)
+    whole, exact = predicted(opened, data, ood, coverage, unseen, extra, root, examples=True, need_target=False)
+    written = write_report(whole, out, scores=exact, overwrite=overwrite)
+    if as_json:
+        print_json({"page": str(written.resolve()), "rows": len(whole), "scores": {**score(whole), **exact}})
+    else:
+        say(f"The page is {written.resolve()}")

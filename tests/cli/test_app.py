@@ -1,0 +1,172 @@
+"""What all verbs share, and the small ones: help, exit codes, export, check, data."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import bedl
+from tests.cli.verbs import run, spawn
+from tests.data.server import serve
+
+VERBS = ["fit", "predict", "evaluate", "report", "export", "check", "data list", "data fetch", "data verify"]
+
+
+def test_version():
+    assert run("--version", ok=True).stdout == f"bedl {bedl.__version__}\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_examples(verb):
+    text = run(*verb.split(), "--help", ok=True).stdout
+    assert "Examples:" in text
+    assert f"bedl {verb}" in text.split("Examples:")[1]
+
+
+@pytest.mark.parametrize(
+    "words", [["fly"], ["fit"], ["fit", "iris", "--epochs", "0"], ["fit", "iris", "--hidden", "a"], ["predict", "m"],
+              ["fit", "iris", "--holdout", "2"], ["check", "no-colon"], ["export", "m", "--onnx", "m.txt"],
+              ["check", "a:b", "--input", "3,x"]],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_2(words):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_a_table_without_a_target_column_lists_what_there_is(shelf):
+    result = run("fit", shelf / "houses.csv")
+    assert result.exit_code == 2
+    assert "'area'" in result.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    quiet, loud = (run("fit", tmp_path / "no.csv", "-t", "y", *more) for more in ([], ["--debug"]))
+    assert quiet.exit_code == loud.exit_code == 1
+    assert isinstance(quiet.exception, SystemExit)
+    assert isinstance(loud.exception, FileNotFoundError)
+
+
+def test_shell_completion():
+    process = subprocess.run(
+        [sys.executable, "-c", "from bedl.cli import main; main()", "--show-completion", "bash"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "complete" in process.stdout
+    assert "_BEDL_COMPLETE" in process.stdout
+
+
+def test_starting_imports_little():
+    program = "import sys; from bedl.cli.app import app; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "pyarrow", "sklearn", "pandas", "onnxruntime"} & set(loaded)
+
+
+def test_without_typer_there_is_a_hint():
+    code = "import sys; sys.modules['typer'] = None; from bedl.cli import main; main()"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr == ("Error: the command line needs typer and rich: pip install 'bedl[cli]'\n")
+
+
+@pytest.mark.slow
+def test_a_real_interrupt(tmp_path):
+    words = ["fit", "digits:train", "--epochs", "500", "--out", tmp_path / "m"]
+    process = spawn(*words)
+    deadline = time.monotonic() + 90
+    while not list((tmp_path / "m.partial").glob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    assert list((tmp_path / "m.partial").glob("checkpoints/*.safetensors"))
+
+
+# -- export -------------------------------------------------------------------------------------------
+def test_export_says_what_a_lower_precision_costs(houses, tmp_path):
+    words = ["export", houses, "--onnx", tmp_path / "m.onnx", "--precision", "int8"]
+    document = json.loads(run(*words, "--json", ok=True).stdout)
+    assert document["precision"] == "int8"
+    assert document["points"] >= 100
+    assert 0 < document["loss"]["mean_in_stds"] < 1
+    assert "already" in run("export", tmp_path / "m.onnx", "--onnx", tmp_path / "n.onnx", ok=False).stderr
+
+
+# -- check --------------------------------------------------------------------------------------------
+NETWORK = """
+from torch import nn
+
+good = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())
+
+def bad():
+    return nn.Sequential(nn.Linear(4, 8), nn.Softsign())
+
+class Fails(nn.Module):
+    def __init__(self):
+        raise RuntimeError("no luck")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def network(tmp_path, monkeypatch):
+    (tmp_path / "some_network.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path / "some_network.py"
+    sys.modules.pop("some_network", None)
+
+
+def test_check(network):
+    said = run("check", f"{network}:good", "--input", "1,3,32,32", ok=True)
+    assert "every one has a rule" in said.stdout
+    assert "conv2d" in said.stdout
+    result = run("check", "some_network:bad", "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert not document["ok"]
+    assert [o["supported"] for o in document["operations"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [("some_network:nothing", "no 'nothing'"), ("some_network:number", "not a torch.nn.Module"),
+     ("some_network:Fails", "no luck"), ("no_such_module:x", "no module 'no_such_module'"), ("gone.py:x", "no file")],
+)  # fmt: skip
+def test_check_refuses(network, name, expected):
+    said = run("check", name, ok=False)
+    assert said.exit_code == 1
+    assert expected in said.stderr
+
+
+# -- data ---------------------------------------------------------------------------------------------
+def test_data_list_and_verify(tmp_path):
+    document = json.loads(run("data", "list", "--root", tmp_path, "--json", ok=True).stdout)
+    assert "digits" in document["bundled"]
+    assert {entry["name"]: entry["present"] for entry in document["downloads"]}["mnist"] is False
+    result = run("data", "verify", "mnist", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert "missing" in result.stdout
+
+
+def test_data_fetch_refuses_what_is_not_the_published_file(tmp_path):
+    names = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
+             "t10k-labels-idx1-ubyte.gz"]  # fmt: skip
+    with serve(dict.fromkeys(names, b"something else")) as server:
+        said = run("data", "fetch", "mnist", "--root", tmp_path, "--base-url", server.url, ok=False)
+    assert said.exit_code == 1
+    assert "SHA-256" in said.stderr
+    assert not (tmp_path / "MNIST").exists()
+
+
+def test_data_fetch_of_an_unknown_name(tmp_path):
+    assert "mnist" in run("data", "fetch", "nonsense", "--root", tmp_path, ok=False).stderr

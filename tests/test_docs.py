@@ -1,0 +1,60 @@
+"""The documentation is true: its code runs, its links lead somewhere, its generated pages are those of this tree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+
+from bedl.rules.__main__ import page as operations_page
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+PAGES = [*sorted(DOCS.glob("*.md")), *GUIDES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=names(GUIDES))
+def test_the_code_of_a_guide_runs(path: Path) -> None:
+    pytest.importorskip("sklearn")
+    if path.stem == "conformal":
+        pytest.importorskip("mapie")
+    text = path.read_text("utf-8")
+    blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    assert blocks
+    scope: dict[str, object] = {"__name__": path.stem}
+    for block in blocks:
+        lines_before = text.count("\n", 0, block.start(1))  # so that a traceback names the line of the page
+        exec(compile("\n" * lines_before + block[1], str(path), "exec"), scope)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=names(PAGES))
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)):
+        if not target.startswith(("http:", "https:", "#")):
+            assert (path.parent / target.split("#")[0]).exists(), f"{path.name} links to {target}"
+
+
+def test_every_guide_is_in_the_index_and_has_its_script() -> None:
+    index = (DOCS / "README.md").read_text("utf-8")
+    for path in GUIDES:
+        assert f"(guides/{path.name})" in index
+        assert f"(../../examples/{path.stem}.py)" in path.read_text("utf-8")
+    assert {path.stem for path in GUIDES} == {path.stem for path in (ROOT / "examples").glob("*.py")}
+
+
+def test_the_page_of_operations_is_up_to_date() -> None:
+    assert (DOCS / "operations.md").read_text("utf-8") == operations_page(), "run `make docs`"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    pytest.importorskip("sklearn")
+    page = run_path(str(ROOT / "tools" / "api.py"))["page"]()
+    assert (DOCS / "api.md").read_text("utf-8") == page, "run `make docs`"

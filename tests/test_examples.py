@@ -1,0 +1,81 @@
+"""The scripts in examples/ run, and show what they say they show."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+FOLDER = Path(__file__).parents[1] / "examples"
+NUMBER = r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
+
+# Script, what stands before a number of its output, between what the number lies: in the small run and in the full one.
+SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
+    ("tabular_regression", "coverage of 90% intervals: ", (0.7, 1), (0.82, 0.98)),
+    ("tabular_regression", "^rmse: ", (50, 80), (50, 62)),
+    ("out_of_domain", "default: accuracy ", (0.8, 1), (0.95, 1)),
+    ("out_of_domain", "auroc, unseen digits: total ", (0.75, 1), (0.9, 1)),
+    ("out_of_domain", "auroc, shuffled pixels: total ", (0.5, 1), (0.65, 1)),
+    ("own_network", "operations without a rule: ", (0, 0), (0, 0)),
+    ("own_network", "accuracy: ", (0.6, 1), (0.92, 1)),
+    ("warm_start", "accuracy, converted: ", (0.94, 1), (0.94, 1)),
+    ("warm_start", "accuracy, from fresh weights: ", (0.1, 0.94), (0.1, 0.94)),
+    ("noisy_inputs", "nll, told the noise: ", (-1, 0.6), (-1, 0.2)),
+    ("noisy_inputs", "good sensors: mean std ", (0, 0.35), (0, 0.2)),
+    ("noisy_inputs", "nll, not told: ", (0.1, 1.5), (0.3, 1)),
+    ("decomposition", "correlation of the aleatoric std with the noise: ", (0.8, 1), (0.9, 1)),
+    ("active_learning", "gain of epistemic over random at the end: ", (-0.5, 0.5), (-0.1, 0.1)),
+    ("onnx_deployment", "largest relative difference of standard deviations: ", (0, 1e-4), (0, 1e-4)),
+    ("variance_correction", "std over the drawn one, before: ", (0.3, 0.85), (0.3, 0.85)),
+    ("variance_correction", "std over the drawn one, after: ", (0.9, 1.1), (0.9, 1.1)),
+    ("conformal", "conformal with bedl's std: coverage ", (0.87, 0.93), (0.87, 0.93)),
+]
+SCRIPTS = sorted({name for name, *_ in SHOWN})
+
+
+def test_every_script_is_tested() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == SCRIPTS
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_short(name: str) -> None:
+    lines = re.sub(r'""".*?"""', "", (FOLDER / f"{name}.py").read_text("utf-8"), flags=re.DOTALL).splitlines()
+    assert sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines) < 60
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_small_run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # in this process, since importing PyTorch and scikit-learn takes longer than the run; warnings are errors here
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick"])
+    monkeypatch.setattr(sys, "exit", lambda code: pytest.skip("what it needs is missing"))
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    check(name, capsys.readouterr().out, full=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_full_run(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    check(name, done.stdout, full=True)
+    assert not list(tmp_path.iterdir())  # nothing is left behind
+
+
+def check(name: str, output: str, full: bool) -> None:
+    if output.startswith("skipped: "):
+        pytest.skip(output)
+    for script, label, small, large in SHOWN:
+        if script == name:
+            low, high = large if full else small
+            found = re.search(label + NUMBER, output, re.MULTILINE)
+            assert found, f"{label!r} is not in\n{output}"
+            assert low <= float(found[1]) <= high, output
