@@ -101,6 +101,7 @@ def test_guessed_input(name):
     assert bedl.check(net.eval()).ok
 
 
+@pytest.mark.slow
 def test_resnet_can_be_captured_whole():
     """transformers' ResNet, converted, as one graph."""
     torch._dynamo.reset()

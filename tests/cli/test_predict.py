@@ -58,7 +58,7 @@ def test_classes_are_what_the_estimator_says(flowers, shelf):
     np.testing.assert_allclose(found["aleatoric_entropy"] + found["epistemic_entropy"], found["entropy"], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["houses", "flowers"])
+@pytest.mark.parametrize("name", ["houses", pytest.param("flowers", marks=pytest.mark.slow)])
 def test_an_onnx_file_takes_the_same_raw_table(name, request, shelf):
     model, onnx = request.getfixturevalue(name), request.getfixturevalue(f"{name}_onnx")
     one, two = (frame(run("predict", which, shelf / f"{name}.csv", ok=True).stdout) for which in (model, onnx))

@@ -203,6 +203,7 @@ def test_compiles_without_a_break(backend):
     assert torch.allclose(p.expected_entropy, head(f).expected_entropy, atol=1e-4)
 
 
+@pytest.mark.slow  # tests/deploy export it whole
 def test_exports_with_a_dynamic_batch():
     class Net(torch.nn.Module):
         def __init__(self):
