@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import os
 import subprocess
 import sys
 import time
@@ -54,9 +55,10 @@ def test_debug_shows_the_traceback(tmp_path):
 
 
 def test_shell_completion():
+    # what --install-completion writes; it would first look which shell it was started from
     process = subprocess.run(
-        [sys.executable, "-c", "from bedl.cli import main; main()", "--show-completion", "bash"],
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", "from bedl.cli import main; main()"],
+        capture_output=True, text=True, env={**os.environ, "_BEDL_COMPLETE": "source_bash"},
     )  # fmt: skip
     assert "complete" in process.stdout
     assert "_BEDL_COMPLETE" in process.stdout
