@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
 from bedl.estimators import BEDLRegressor
+from bedl.nn.scaling import Standardize
 from tests.estimators.problems import QUICK, table
 
 
@@ -197,3 +198,13 @@ def test_odd_tables(n: int, trouble: str) -> None:
     assert (std > 0).all()
     if trouble == "constant target":
         assert np.allclose(mean, 7.0, atol=2.0)
+
+
+def test_a_shared_scale_is_that_of_all_features_together() -> None:
+    X, y = table(60)
+    X = X.copy()
+    X[:, 0] *= 100
+    model = BEDLRegressor(**{**QUICK, "epochs": 1, "standardize": "shared"}).fit(X, y)
+    (scaling,) = [module for module in model.method_.modules() if isinstance(module, Standardize)]
+    np.testing.assert_allclose(scaling.loc, X.mean(), rtol=1e-5)
+    np.testing.assert_allclose(scaling.scale, X.std(), rtol=1e-5)
