@@ -18,6 +18,20 @@ LAYERS = {
     "conv2d circular": (lambda: bedl.GaussianConv2d(2, 3, 3, padding=1, padding_mode="circular"), (2, 2, 4, 3)),
     "conv2d reflect": (lambda: bedl.GaussianConv2d(2, 3, 3, padding=1, padding_mode="reflect"), (2, 2, 4, 3)),
     "conv3d": (lambda: bedl.GaussianConv3d(1, 2, 2, dilation=2), (1, 1, 3, 4, 3)),
+    "conv2d of one channel": (lambda: bedl.GaussianConv2d(1, 3, (3, 2), (2, 1), padding=(1, 0)), (2, 1, 5, 4)),
+    "linear, variances by output": (lambda: bedl.GaussianLinear(6, 4, variances="output"), (2, 6)),
+    "conv2d, variances by output": (
+        lambda: bedl.GaussianConv2d(2, 3, 3, 2, padding=1, dilation=(1, 2), variances="output"),
+        (2, 2, 5, 6),
+    ),
+    "conv2d of one channel, variances by output": (
+        lambda: bedl.GaussianConv2d(1, 3, (3, 2), (2, 1), padding=(1, 0), variances="output"),
+        (2, 1, 5, 4),
+    ),
+    "conv2d in groups, variances by output": (
+        lambda: bedl.GaussianConv2d(2, 4, 3, padding="same", groups=2, variances="output"),
+        (2, 2, 4, 3),
+    ),
     "conv_transpose1d": (lambda: GaussianConvTranspose1d(2, 3, 3, stride=2), (2, 2, 4)),
     "conv_transpose2d": (lambda: bedl.GaussianConvTranspose2d(2, 3, 3, 2, 1, output_padding=1), (2, 2, 3, 3)),
 }
@@ -127,6 +141,10 @@ def _arguments(name):
     return {"linear": (6, 4), "linear no bias": (6, 4, False), "conv1d": (2, 3, 3, 2, 1),
             "conv2d": (2, 4, 3, 1, "same", 1, 2), "conv2d circular": (2, 3, 3, 1, 1, 1, 1, True, "circular"),
             "conv2d reflect": (2, 3, 3, 1, 1, 1, 1, True, "reflect"), "conv3d": (1, 2, 2, 1, 0, 2),
+            "conv2d of one channel": (1, 3, (3, 2), (2, 1), (1, 0)),
+            "linear, variances by output": (6, 4), "conv2d, variances by output": (2, 3, 3, 2, 1, (1, 2)),
+            "conv2d of one channel, variances by output": (1, 3, (3, 2), (2, 1), (1, 0)),
+            "conv2d in groups, variances by output": (2, 4, 3, 1, "same", 1, 2),
             "conv_transpose1d": (2, 3, 3, 2), "conv_transpose2d": (2, 3, 3, 2, 1, 1)}[name]  # fmt: skip
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         bayesianize,
         correct_variances,
         deterministic,
+        frozen,
         sampled,
     )
     from bedl.objectives import PAC, HyperPrior
@@ -52,6 +53,7 @@ __all__ = [
     "GaussianConvTranspose2d",
     "GaussianEmbedding",
     "GaussianLinear",
+    "frozen",
     "sampled",
     # from an existing network and back
     "bayesianize",
@@ -84,7 +86,7 @@ _HOMES = {
     "bedl.methods": "BEDL Ensemble",
     "bedl.moments": "Moments",
     "bedl.nn": "GaussianBilinear GaussianConv1d GaussianConv2d GaussianConv3d GaussianConvTranspose2d "
-    "GaussianEmbedding GaussianLinear bayesianize correct_variances deterministic sampled",
+    "GaussianEmbedding GaussianLinear bayesianize correct_variances deterministic frozen sampled",
     "bedl.objectives": "HyperPrior PAC",
     "bedl.training": "fit fit_replicas",
 }

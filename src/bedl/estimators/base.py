@@ -22,6 +22,7 @@ from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.train import partial_train, train
 from bedl.heads import Head
 from bedl.methods import Ensemble
+from bedl.nn import frozen
 from bedl.nn.scaling import Standardize
 from bedl.objectives import Objective
 from bedl.predictive import Predictive
@@ -243,7 +244,8 @@ class BEDLEstimator(BaseEstimator):
         self._same_shape(X)
         inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
         place = next(self.method_.parameters()).device
-        parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
+        with frozen(self.method_) as method:
+            parts = [self._in_units(method.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
         return values_of(parts)
 
     def _same_shape(self, X: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """Gaussian layers, and the way from an existing network to one made of them."""
 
+from bedl.nn.attention import GaussianMultiheadAttention
 from bedl.nn.convert import bayesianize, deterministic, kept_deterministic
 from bedl.nn.correction import correct_variances, remove_correction
 from bedl.nn.layers import (
@@ -13,9 +14,9 @@ from bedl.nn.layers import (
     GaussianEmbedding,
     GaussianLayer,
     GaussianLinear,
-    GaussianMultiheadAttention,
-    sampled,
 )
+from bedl.nn.modes import frozen, sampled
+from bedl.rules.weights import variance_products
 
 __all__ = [
     "GaussianBilinear",
@@ -32,7 +33,9 @@ __all__ = [
     "bayesianize",
     "correct_variances",
     "deterministic",
+    "frozen",
     "kept_deterministic",
     "remove_correction",
     "sampled",
+    "variance_products",
 ]

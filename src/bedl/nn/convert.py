@@ -16,6 +16,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bedl.errors import BEDLError
 from bedl.nn import layers
+from bedl.nn.attention import GaussianMultiheadAttention
 
 GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.Linear: layers.GaussianLinear,
@@ -28,7 +29,7 @@ GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.ConvTranspose3d: layers.GaussianConvTranspose3d,
     nn.Embedding: layers.GaussianEmbedding,
     nn.Bilinear: layers.GaussianBilinear,
-    nn.MultiheadAttention: layers.GaussianMultiheadAttention,
+    nn.MultiheadAttention: GaussianMultiheadAttention,
 }
 
 Selector = Callable[[str, nn.Module], bool] | str | type[nn.Module] | Iterable[Any] | None
@@ -41,6 +42,7 @@ def bayesianize(
     exclude: Selector = None,
     init_logvar: float = layers.INIT_LOGVAR,
     keep_means: bool = True,
+    variances: str = "full",
 ) -> nn.Module:
     """A copy of `module` whose weight-carrying layers are Gaussian; its own forward() runs unchanged.
 
@@ -55,6 +57,8 @@ def bayesianize(
         exclude: which to leave deterministic, in the same words; it wins over `include`.
         init_logvar: log-variance that every weight starts from.
         keep_means: keep the trained weights as means; otherwise draw fresh ones.
+        variances: ``"full"``, one per weight, or ``"output"``: linear layers and convolutions have one for all weights
+            that lead to an output. That saves one product of three and half the parameters.
 
     Example:
         >>> import bedl, torch
@@ -72,6 +76,8 @@ def bayesianize(
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"bayesianize takes an nn.Module, not {type(module).__name__}")
+    if variances not in layers.VARIANCES:
+        raise ValueError(f"variances are 'full' or 'output', not {variances!r}")
     _refuse_idle(module, "include", include)
     _refuse_idle(module, "exclude", exclude)
     chosen = _selector(include, default=True)
@@ -87,6 +93,7 @@ def bayesianize(
         before = {weight: layer._parameters[weight] for weight in twin.gaussian_parameters}
         layer.__class__ = twin
         layer.init, layer.init_logvar = "second-moment", init_logvar
+        layer.variances = variances if twin.can_share_variances else "full"
         layer.split_weights()
         if not keep_means:
             layer.reset_parameters()
@@ -126,7 +133,7 @@ def deterministic(module: nn.Module) -> nn.Module:
             layer._parameters.pop(f"{weight}_logvar", None)
             plain_weights[weight] = None if mean is None else shared.setdefault(id(mean), mean)
         layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
-        for attribute in ("init", "init_logvar", "is_sampling"):
+        for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared"):
             layer.__dict__.pop(attribute, None)
         layer._buffers.pop("covariance_factor", None)
         plain: type = layer.plain_class()

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
-from bedl.nn.layers import GaussianLayer, sampled
+from bedl.nn.layers import GaussianLayer
+from bedl.nn.modes import sampled
 
 __all__ = ["correct_variances", "remove_correction"]
 

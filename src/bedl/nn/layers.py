@@ -8,8 +8,6 @@ what the inherited forward does with it, the rules answer. Biases stay determini
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar, cast
 
 import torch
@@ -17,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bedl.moments import Moments, variance_dtype
-from bedl.rules.affine import CorrectedWeight
+from bedl.rules.weights import LayerWeight
 
 INIT_LOGVAR = -9.0
+VARIANCES = ("full", "output")
 _LOGVAR_JITTER = 0.001
 
 
@@ -29,19 +28,36 @@ class GaussianLayer(nn.Module):
     Args:
         init: ``"second-moment"`` or ``"he"``, see `reset_parameters`.
         init_logvar: where log-variances start.
+        variances: ``"full"``, one per weight, or ``"output"``, one for all weights that lead to an output: two products
+            in place of three, and half the parameters (linear layers and convolutions).
     """
 
     gaussian_parameters: ClassVar[tuple[str, ...]] = ("weight",)
+    can_share_variances: ClassVar[bool] = False
     is_sampling = False
+    prepared: dict[str, Any] | None = None  # inside `frozen`
     covariance_factor: Tensor | None  # broadcasts to the weight; none until `correct_variances` has fitted it
 
-    def __init__(self, *args: Any, init: str = "second-moment", init_logvar: float = INIT_LOGVAR, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        init: str = "second-moment",
+        init_logvar: float = INIT_LOGVAR,
+        variances: str = "full",
+        **kwargs: Any,
+    ):
         if init not in ("second-moment", "he"):
             raise ValueError(f"init must be 'second-moment' or 'he', not {init!r}")
+        if variances not in VARIANCES or (variances != "full" and not self.can_share_variances):
+            raise ValueError(f"variances of a {type(self).__name__} are {self._variance_choices()}, not {variances!r}")
         super().__init__(*args, **kwargs)
-        self.init, self.init_logvar = init, init_logvar
+        self.init, self.init_logvar, self.variances = init, init_logvar, variances
         self.split_weights()
         self.reset_parameters()
+
+    @classmethod
+    def _variance_choices(cls) -> str:
+        return "'full' or 'output'" if cls.can_share_variances else "'full'"
 
     @classmethod
     def plain_class(cls) -> type[nn.Module]:
@@ -56,11 +72,16 @@ class GaussianLayer(nn.Module):
             if weight is not None:
                 del self._parameters[name]
                 self.register_parameter(f"{name}_mean", nn.Parameter(weight.detach(), weight.requires_grad))
-                logvar = torch.full_like(weight, self.init_logvar, requires_grad=False)
+                varying = weight if self.variances == "full" else weight.flatten(1)[:, 0]
+                logvar = torch.full_like(varying, self.init_logvar, requires_grad=False)
+                if self.variances == "output":
+                    logvar = self.per_weight(logvar)
                 self.register_parameter(f"{name}_logvar", nn.Parameter(logvar, weight.requires_grad))
 
     def gaussian(self, name: str) -> Any:
         """The pair behind one of `gaussian_parameters`, as Moments; None if the layer has no such weight."""
+        if self.prepared is not None:
+            return self.prepared[name]
         mean, logvar = self._parameters.get(f"{name}_mean"), self._parameters.get(f"{name}_logvar")
         if mean is not None and logvar is not None:
             return Moments(mean, logvar.to(variance_dtype(logvar.dtype)).exp())
@@ -71,9 +92,28 @@ class GaussianLayer(nn.Module):
 
     def _weight(self) -> Any:
         pair, factor = self.gaussian("weight"), self._buffers.get("covariance_factor")
-        return pair if factor is None else CorrectedWeight(pair.loc, pair.variance, factor)
+        if isinstance(pair, LayerWeight) or not isinstance(pair, Moments):
+            return pair
+        gain = None if factor is None else pair.loc.to(pair.variance.dtype).square() * factor.to(pair.variance.dtype)
+        return LayerWeight(pair.loc, pair.variance, gain, self._variances_by_output(pair.variance))
 
     weight: Any = property(_weight)
+
+    def _variances_by_output(self, variance: Tensor) -> Tensor | None:
+        """Of the weight, where they are all there is. variance: shape (outputs, *inputs); result: shape (outputs,)"""
+        whole = getattr(self, "variances", "full") == "full" or getattr(self, "groups", 1) != 1
+        return None if whole else variance.flatten(1)[:, 0]
+
+    def prepare(self) -> None:
+        """Compute the pairs, and what products need of the weight, once; see `frozen`."""
+        self.prepared = None
+        pairs = {name: self.gaussian(name) for name in self.gaussian_parameters}
+        weight = pairs.get("weight")
+        if type(self).weight is GaussianLayer.weight and isinstance(weight, Moments):
+            pairs["weight"] = weight = self._weight()
+            if weight.gain is None:
+                weight.gain = weight.loc.to(weight.variance.dtype).square()
+        self.prepared = pairs
 
     def per_weight(self, values: Tensor) -> Tensor:
         """A value per output, in a shape that broadcasts to the weight. values: shape (outputs,)"""
@@ -157,6 +197,8 @@ class GaussianLinear(GaussianLayer, nn.Linear):
         (torch.Size([5, 2]), torch.Size([5, 2]))
     """
 
+    can_share_variances = True
+
     def sample(self, *inputs: Any) -> Any:
         """As `GaussianLayer.sample`. A point of one row meets each weight once, so that its outputs are independent
         normals given the row: they are drawn instead of the many weights (Kingma, Salimans and Welling, 2015)."""
@@ -170,6 +212,8 @@ class GaussianLinear(GaussianLayer, nn.Linear):
 class GaussianConv1d(GaussianLayer, nn.Conv1d):
     """`nn.Conv1d` with Gaussian weights."""
 
+    can_share_variances = True
+
 
 class GaussianConv2d(GaussianLayer, nn.Conv2d):
     """`nn.Conv2d` with Gaussian weights.
@@ -181,9 +225,13 @@ class GaussianConv2d(GaussianLayer, nn.Conv2d):
         torch.Size([4, 20, 12, 12])
     """
 
+    can_share_variances = True
+
 
 class GaussianConv3d(GaussianLayer, nn.Conv3d):
     """`nn.Conv3d` with Gaussian weights."""
+
+    can_share_variances = True
 
 
 class _GaussianConvTranspose(GaussianLayer):
@@ -233,79 +281,3 @@ class GaussianEmbedding(GaussianLayer, nn.Embedding):
 
 class GaussianBilinear(GaussianLayer, nn.Bilinear):
     """`nn.Bilinear` with Gaussian weights."""
-
-
-class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
-    """`nn.MultiheadAttention` with Gaussian projections, the output's included. Softmax to first order."""
-
-    gaussian_parameters: ClassVar[tuple[str, ...]] = (
-        "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight",
-    )  # fmt: skip
-
-    def __init__(self, *args: Any, init: str = "second-moment", init_logvar: float = INIT_LOGVAR, **kwargs: Any):
-        super().__init__(*args, init=init, init_logvar=init_logvar, **kwargs)
-        plain = self.out_proj
-        self.out_proj = GaussianLinear(  # type: ignore[assignment]
-            plain.in_features, plain.out_features, plain.bias is not None, init=init, init_logvar=init_logvar,
-            device=plain.weight.device, dtype=plain.weight.dtype,
-        )  # fmt: skip
-
-    in_proj_weight: Any = property(lambda self: self.gaussian("in_proj_weight"))
-    q_proj_weight: Any = property(lambda self: self.gaussian("q_proj_weight"))
-    k_proj_weight: Any = property(lambda self: self.gaussian("k_proj_weight"))
-    v_proj_weight: Any = property(lambda self: self.gaussian("v_proj_weight"))
-
-    def fan_in(self) -> float:
-        return self.embed_dim
-
-    def _drawn(self) -> Any:
-        layer = super()._drawn()
-        layer.__dict__["_modules"] = {**self._modules, "out_proj": cast(GaussianLinear, self.out_proj)._drawn()}
-        return layer
-
-    def sample(self, query: Any, key: Any, value: Any, key_padding_mask: Tensor | None = None,
-               need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
-               is_causal: bool = False) -> Any:  # fmt: skip
-        points = [x.sample() if isinstance(x, Moments) else x for x in (query, key, value)]
-        axis = 0 if self.batch_first else 1
-
-        def one(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor | None]:
-            layer = self._drawn()
-            separate = not self._qkv_same_embed_dim
-            return F.multi_head_attention_forward(
-                q, k, v, self.embed_dim, self.num_heads, layer.in_proj_weight, self.in_proj_bias, self.bias_k,
-                self.bias_v, self.add_zero_attn, self.dropout, layer.out_proj.weight, self.out_proj.bias,
-                self.training, padding, need_weights, attn_mask, separate, layer.q_proj_weight, layer.k_proj_weight,
-                layer.v_proj_weight, average_attn_weights=average_attn_weights, is_causal=is_causal,
-            )  # fmt: skip
-
-        in_dims = (axis, axis, axis, None if key_padding_mask is None else 0)
-        out_dims = (axis, 0 if need_weights else None)
-        each: Any = torch.func.vmap(one, in_dims, cast(Any, out_dims), randomness="different")
-        return each(*points, key_padding_mask)
-
-
-@contextmanager
-def sampled(module: nn.Module) -> Iterator[nn.Module]:
-    """Inside the block every Gaussian layer of `module` draws its weights, anew for each data point.
-
-    The module then maps tensors to tensors, one draw from the model per call: the brute-force answer that the
-    moments approximate in one pass.
-
-    Example:
-        >>> import bedl, torch
-        >>> net = bedl.GaussianLinear(3, 2)
-        >>> with bedl.sampled(net):
-        ...     draws = torch.stack([net(torch.ones(1, 3)) for _ in range(4)])
-        >>> draws.shape
-        torch.Size([4, 1, 2])
-    """
-    layers = [m for m in module.modules() if isinstance(m, GaussianLayer)]
-    before = [layer.is_sampling for layer in layers]
-    try:
-        for layer in layers:
-            layer.is_sampling = True
-        yield module
-    finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.is_sampling = value

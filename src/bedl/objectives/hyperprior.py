@@ -61,17 +61,17 @@ class HyperPrior(Objective):
         return torch.stack(terms).sum()
 
     def _log_density(self, mean: Tensor, logvar: Tensor) -> Tensor:
-        """One weight tensor's part. mean, logvar: shape (*weight); result: shape ()"""
+        """One weight tensor's part; a variance that weights share counts once. mean, logvar: shape (*); result: ()"""
         a0, b0, alpha0 = (
             torch.as_tensor(v, dtype=mean.dtype, device=mean.device) for v in (self.a0, self.b0, self.alpha0)
         )
         of_means = 0.5 * (alpha0.log() - math.log(2 * math.pi)) - 0.5 * alpha0 * mean.square()
         of_variances = a0 * b0.log() - torch.lgamma(a0) - (a0 + 1) * logvar - b0 * (-logvar).exp()
-        return (of_means + of_variances).sum()
+        return of_means.sum() + of_variances.sum()
 
 
 def gaussian_pairs(net: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """(mean, log-variance) of each Gaussian weight; one that several layers share, once. shapes: (*weight)"""
+    """(mean, log-variance) of each Gaussian weight; one that several layers share, once. shapes: (*)"""
     seen: set[int] = set()
     for layer in net.modules():
         if not isinstance(layer, GaussianLayer):

@@ -19,6 +19,7 @@ from bedl.rules import (
     affine,
     arithmetic,
     attention,
+    convolution,
     dropout,
     elu,
     normalisation,
@@ -37,8 +38,8 @@ TABLE: dict[str, dict[str, Callable]] = {
         "linear": affine.linear, "matmul mm bmm mv dot": affine.matmul, "__rmatmul__": affine.rmatmul,
         "addmm baddbmm": affine.addmm, "einsum": affine.einsum, "bilinear": affine.bilinear,
         "F.embedding": affine.embedding,
-        **{f"conv{d}d": affine.convolution(getattr(F, f"conv{d}d"), d) for d in (1, 2, 3)},
-        **{f"conv_transpose{d}d": affine.convolution(getattr(F, f"conv_transpose{d}d"), d) for d in (1, 2, 3)},
+        **{f"conv{d}d": convolution.convolution(getattr(F, f"conv{d}d"), d) for d in (1, 2, 3)},
+        **{f"conv_transpose{d}d": convolution.convolution(getattr(F, f"conv_transpose{d}d"), d) for d in (1, 2, 3)},
     },
     "activation": {
         "relu": activation.relu, "leaky_relu": activation.leaky_relu, "prelu": activation.prelu,

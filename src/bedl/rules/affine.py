@@ -1,4 +1,4 @@
-"""Products of weights and inputs: linear, convolutions, matrix products, einsum, bilinear, embedding.
+"""Products of weights and inputs: linear, matrix products, einsum, bilinear, embedding; `product` for all others.
 
 All are bilinear maps `op(a, b)` whose terms a_i·b_j are distinct pairs of independent entries. Then
 
@@ -20,9 +20,11 @@ from torch import Tensor
 
 from bedl.dispatch import refusal
 from bedl.moments import Moments, variance_dtype
+from bedl.rules.weights import LayerWeight, rounded
 
 Operand = Moments | Tensor
 Bilinear = Callable[[Tensor, Tensor], Tensor]
+Total = Callable[[Tensor, Tensor], Tensor]
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager:
@@ -32,80 +34,66 @@ def full_precision(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-class CorrectedWeight(Moments):
-    """A weight that meets correlated inputs: `factor` says how much larger Var(Σ m_w x) is than Σ m_w² Var(x).
-
-    Args:
-        factor: not negative, broadcasts to the weight.
-    """
-
-    def __init__(self, loc: Tensor, variance: Tensor, factor: Tensor):
-        super().__init__(loc, variance)
-        self.factor = factor
-
-
-def _loc(x: Operand) -> Tensor:
+def loc_of(x: Operand) -> Tensor:
     return x.loc if isinstance(x, Moments) else x
 
 
 def _square(x: Operand) -> Tensor:
     """(E x)², in the precision of variances; what the other operand's variance is multiplied by."""
-    loc = _loc(x)
-    square = loc.to(variance_dtype(loc.dtype)).square()
-    return square * x.factor.to(square.dtype) if isinstance(x, CorrectedWeight) else square
+    if isinstance(x, LayerWeight) and x.gain is not None:
+        return x.gain
+    loc = loc_of(x)
+    return loc.to(variance_dtype(loc.dtype)).square()
 
 
-def product(op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None) -> Moments:
-    """Moments of a bilinear map of independent entries. `mean_op` is the map with a constant added, if there is one."""
+def product(
+    op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None, total: Total | None = None
+) -> Moments:
+    """Moments of a bilinear map of independent entries.
+
+    Args:
+        op: the map.
+        a, b: its operands; a layer's weight is the second.
+        mean_op: the map with a constant added, if there is one.
+        total: the sum of the entries of `a` that meet in an output, and the variances by output in a shape that
+            multiplies it: what is left of the map where `b` has one variance per output.
+    """
     if a is b:
         raise refusal(torch.matmul, "both factors are the same random values, not independent ones")
     for operand in (a, b):
         if not operand.is_floating_point():
             raise TypeError(f"a product with Moments needs floating-point operands, not {operand.dtype}; use .float()")
-    loc = (mean_op or op)(_loc(a), _loc(b))
+    loc = (mean_op or op)(loc_of(a), loc_of(b))
     with full_precision(loc.device):
-        if isinstance(a, Moments) and isinstance(b, Moments):
-            variance = op(a.variance, _square(b)) + op(_square(a) + a.variance, b.variance)
-        elif isinstance(a, Moments):
-            variance = op(a.variance, _square(b))
-        elif isinstance(b, Moments):
-            variance = op(_square(a), b.variance)
+        terms = []
+        if isinstance(a, Moments):
+            terms.append(rounded(op, a.variance, _square(b)))
+        if isinstance(b, Moments):
+            seen = _square(a) + a.variance if isinstance(a, Moments) else _square(a)
+            if total is not None and isinstance(b, LayerWeight) and b.by_output is not None:
+                terms.append(total(seen, b.by_output))
+            else:
+                terms.append(rounded(op, seen, b.variance))
+        if terms:
+            variance = terms[0] if len(terms) == 1 else terms[0] + terms[1]
         else:  # only a bias is random
             variance = torch.zeros_like(loc, dtype=variance_dtype(loc.dtype))
     return Moments(loc, variance)
 
 
-def _biased(func: Callable[..., Tensor], a: Operand, b: Operand, bias: Operand | None, dims: int = 0) -> Moments:
-    """`func(a, b, bias)`, its channels `dims` axes before the last."""
-    constant = _loc(bias) if bias is not None else None
-    result = product(lambda a, b: func(a, b, None), a, b, lambda a, b: func(a, b, constant))
+def biased(
+    func: Callable[..., Tensor], a: Operand, b: Operand, bias: Operand | None, total: Total | None, dims: int = 0
+) -> Moments:
+    """`func(a, b, bias)`, its channels `dims` axes before the last; `total` as for `product`."""
+    constant = loc_of(bias) if bias is not None else None
+    result = product(lambda a, b: func(a, b, None), a, b, lambda a, b: func(a, b, constant), total)
     if isinstance(bias, Moments):
         return Moments(result.loc, result.variance + bias.variance.reshape(-1, *[1] * dims))
     return result
 
 
 def linear(input: Operand, weight: Operand, bias: Operand | None = None) -> Moments:
-    return _biased(F.linear, input, weight, bias)
-
-
-def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments]:
-    """The rule of a convolution function (transposed or not) over `dims` spatial dimensions."""
-
-    def rule(input: Operand, weight: Operand, bias: Operand | None = None, *args: Any, **kwargs: Any) -> Moments:
-        input = _channels_last(input)
-        return _biased(lambda a, b, c: conv(a, b, c, *args, **kwargs), input, weight, bias, dims)
-
-    rule.__name__ = getattr(conv, "__name__", "convolution")
-    return rule
-
-
-def _channels_last(x: Operand) -> Operand:
-    """The same values with channels innermost in memory: there CPUs convolve up to twice as fast. shape: (*shape)"""
-    if x.dim() != 4 or x.device.type != "cpu" or x.dtype == torch.float64 or torch.compiler.is_exporting():
-        return x
-    if isinstance(x, Moments):
-        return Moments(*(part.contiguous(memory_format=torch.channels_last) for part in (x.loc, x.variance)))
-    return x.contiguous(memory_format=torch.channels_last)
+    return biased(F.linear, input, weight, bias, lambda x, by_output: x.sum(-1, keepdim=True) * by_output)
 
 
 def matmul(input: Operand, other: Operand) -> Moments:
@@ -156,8 +144,8 @@ def bilinear(input1: Operand, input2: Operand, weight: Operand, bias: Operand | 
 
     Σ s²_jk E[x1_j²] E[x2_k²] + Σ_j v1_j (Σ_k μ_jk m2_k)² + Σ_k v2_k (Σ_j μ_jk m1_j)² + Σ_jk μ²_jk v1_j v2_k
     """
-    m1, m2, mu = _loc(input1), _loc(input2), _loc(weight)
-    loc = F.bilinear(m1, m2, mu, _loc(bias) if bias is not None else None)
+    m1, m2, mu = loc_of(input1), loc_of(input2), loc_of(weight)
+    loc = F.bilinear(m1, m2, mu, loc_of(bias) if bias is not None else None)
     with full_precision(loc.device):
         m1, m2, mu = (t.to(variance_dtype(t.dtype)) for t in (m1, m2, mu))
         v1 = input1.variance if isinstance(input1, Moments) else torch.zeros_like(m1)

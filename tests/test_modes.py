@@ -1,0 +1,150 @@
+"""Blocks and options that change how products are computed: prepared weights, shared variances, rounded products."""
+
+import pytest
+import torch
+from torch import nn
+
+import bedl
+from bedl import Moments
+from bedl.nn import GaussianMultiheadAttention, variance_products
+
+
+def small_net(**options):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+    return bedl.bayesianize(net, init_logvar=-4.0, **options)
+
+
+def same(a, b):
+    return bool((a.loc == b.loc).all() and (a.variance == b.variance).all())
+
+
+@pytest.mark.parametrize("variances", ["full", "output"])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_frozen_weights_give_the_same_numbers(variances, corrected):
+    net, x = small_net(variances=variances), torch.randn(5, 1, 8, 8)
+    if corrected:
+        bedl.correct_variances(net, x, draws=10)
+    expected = net(x)
+    with bedl.frozen(net) as inside:
+        assert inside is net
+        assert same(net(x), expected)
+        assert net[0].weight.variance is net[0].weight.variance  # computed once
+        assert net[0].weight.gain is not None
+    assert net[0].weight.variance is not net[0].weight.variance
+    assert net[0].weight.variance.requires_grad
+
+
+@pytest.mark.parametrize(
+    "make, x",
+    [
+        (lambda: bedl.GaussianEmbedding(5, 3, padding_idx=0), torch.tensor([[0, 2, 4]])),
+        (lambda: bedl.nn.GaussianConvTranspose1d(2, 3, 3), torch.ones(2, 2, 4)),
+        (lambda: GaussianMultiheadAttention(4, 2, batch_first=True), torch.ones(2, 3, 4)),
+        (lambda: GaussianMultiheadAttention(4, 2, kdim=4, vdim=4, batch_first=True), torch.ones(2, 3, 4)),
+    ],
+)
+def test_frozen_layers_of_every_kind(make, x):
+    layer = make()
+    call = (lambda: layer(x, x, x)[0]) if isinstance(layer, GaussianMultiheadAttention) else (lambda: layer(x))
+    expected = call()
+    with bedl.frozen(layer):
+        assert same(call(), expected)
+
+
+def test_frozen_ends_after_an_error_and_may_be_nested():
+    net, x = small_net(), torch.randn(2, 1, 8, 8)
+
+    def fail():
+        with bedl.frozen(net[2]):
+            net(x)
+        assert net[2].prepared is not None
+        raise KeyError
+
+    with pytest.raises(KeyError), bedl.frozen(net):
+        fail()
+    assert all(layer.prepared is None for layer in net.modules() if isinstance(layer, bedl.nn.GaussianLayer))
+
+
+def test_frozen_compiles():
+    net, x = small_net(), torch.randn(2, 1, 8, 8)
+    expected = net(x)
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    with bedl.frozen(net), torch.no_grad():
+        frozen = compiled(x)
+    for result in (frozen, compiled(x)):
+        torch.testing.assert_close(result.loc, expected.loc)
+        torch.testing.assert_close(result.variance, expected.variance)
+
+
+def test_variances_by_output_are_those_of_full_ones_that_are_equal():
+    shared, full, x = small_net(variances="output"), small_net(), torch.randn(4, 1, 8, 8)
+    with torch.no_grad():
+        for a, b in zip(shared.parameters(), full.parameters(), strict=True):
+            a.uniform_(-3, -1) if a.shape != b.shape else a.normal_()
+            b.copy_(a)
+    for result in (shared(x), shared(Moments(x, torch.rand_like(x)))):
+        assert result.shape == (4, 2)
+    torch.testing.assert_close(shared(x).variance, full(x).variance, rtol=1e-5, atol=1e-6)
+    assert sum(p.numel() for p in shared.parameters()) < 0.6 * sum(p.numel() for p in full.parameters())
+    noisy = Moments(x, torch.rand_like(x))
+    torch.testing.assert_close(shared(noisy).variance, full(noisy).variance, rtol=1e-5, atol=1e-6)
+    # unbatched images, and back to a plain network
+    torch.testing.assert_close(shared[0](x[0]).variance, full[0](x[0]).variance, rtol=1e-5, atol=1e-6)
+    assert (bedl.deterministic(shared)(x) == bedl.deterministic(full)(x)).all()
+
+
+def test_a_shared_variance_has_one_prior():
+    shared = bedl.GaussianLinear(3, 2, variances="output", init_logvar=-2.0)
+    prior = bedl.HyperPrior()
+    before = prior.log_density(shared)
+    with torch.no_grad():
+        shared.weight_logvar[0] = -1.0
+    one = bedl.GaussianLinear(1, 1)
+    with torch.no_grad():
+        one.weight_mean.zero_(), one.weight_logvar.fill_(-1.0)
+        low = prior.log_density(one)
+        one.weight_logvar.fill_(-2.0)
+    torch.testing.assert_close(prior.log_density(shared) - before, low - prior.log_density(one), rtol=1e-3, atol=1e-3)
+
+
+def test_wrong_variances_are_refused():
+    with pytest.raises(ValueError, match="GaussianLinear are 'full' or 'output', not 'rows'"):
+        bedl.GaussianLinear(2, 2, variances="rows")
+    with pytest.raises(ValueError, match="GaussianEmbedding are 'full', not 'output'"):
+        bedl.GaussianEmbedding(2, 2, variances="output")
+    with pytest.raises(ValueError, match="'full' or 'output'"):
+        bedl.bayesianize(nn.Linear(2, 2), variances="rows")
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "same"},
+                                     {"dilation": 2}, {"stride": (1, 3), "padding": 1}])  # fmt: skip
+def test_images_of_one_channel_are_convolved_as_torch_does(options):
+    layer, x = bedl.GaussianConv2d(1, 3, (3, 5), **options), torch.randn(2, 1, 7, 9, requires_grad=True)
+    result = layer(x)
+    exact = nn.functional.conv2d
+    arguments = (layer.bias, layer.stride, layer.padding, layer.dilation)
+    torch.testing.assert_close(result.loc, exact(x, layer.weight_mean, *arguments))
+    torch.testing.assert_close(
+        result.variance, exact(x.square(), layer.weight_logvar.exp(), None, *arguments[1:]), rtol=1e-5, atol=1e-9
+    )
+    gradients = torch.autograd.grad(result.loc.sin().sum(), [x, layer.weight_mean])
+    expected = torch.autograd.grad(exact(x, layer.weight_mean, *arguments).sin().sum(), [x, layer.weight_mean])
+    torch.testing.assert_close(gradients, expected)
+
+
+@pytest.mark.parametrize("variances", ["full", "output"])
+def test_products_of_variances_in_bfloat16(variances):
+    net, x = small_net(variances=variances), torch.randn(50, 1, 8, 8)
+    exact = net(x)
+    with variance_products(torch.bfloat16):
+        result = net(x)
+        gradients = torch.autograd.grad(result.loc.sin().sum() + result.variance.log().sum(), list(net.parameters()))
+    expected = torch.autograd.grad(exact.loc.sin().sum() + exact.variance.log().sum(), list(net.parameters()))
+    assert result.variance.dtype == torch.float32
+    assert ((result.variance / exact.variance).sqrt() - 1).abs().max() < 5e-3
+    assert ((result.loc - exact.loc).abs() / exact.variance.sqrt()).max() < 5e-3
+    assert not (result.variance == exact.variance).all()
+    for a, b in zip(gradients, expected, strict=True):
+        assert (a - b).norm() < 0.01 * b.norm()
+    assert same(net(x), exact)  # after the block
