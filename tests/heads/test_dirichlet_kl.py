@@ -15,10 +15,8 @@ from bedl.heads._dirichlet_kl import (
     expected_dirichlet_kl,
     expected_terms,
     gamma_terms,
-    log_marginal_and_expected_kl,
     total_kernel,
 )
-from bedl.heads._race import log_mean_softmax
 from tests.heads.oracles import dirichlet_kl as oracle_kl
 from tests.heads.oracles import logits
 
@@ -151,12 +149,3 @@ def test_finite_at_the_extremes_in_float32():
     assert (kl > -1e-2).all()
     for grad in torch.autograd.grad(kl.sum(), [m, v]):
         assert grad.isfinite().all()
-
-
-def test_both_on_one_race():
-    m, v = logits(10, 20, 2.0, 6.0, 20)
-    log_p, kl = log_marginal_and_expected_kl(m, v)
-    assert (log_p.exp() - log_mean_softmax(m, v).exp()).abs().max() < 2e-4
-    assert torch.equal(kl, expected_dirichlet_kl(m, v))
-    zero = torch.zeros_like(v)
-    assert torch.allclose(log_marginal_and_expected_kl(m, zero)[0], torch.log_softmax(m, -1), atol=1e-12)

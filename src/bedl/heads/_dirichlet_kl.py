@@ -29,16 +29,23 @@ the noise of 10^5 samples (1e-3 and less) for stds of 0.1 to 10. Monte Carlo wit
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bedl.heads._mixtures import LOGISTIC
-from bedl.heads._race import first_order_only, race, race_nodes, settle_small
+from bedl.heads._race import first_order_only, race, race_nodes
 
-__all__ = ["EVIDENCE_FLOOR", "dirichlet_kl", "expected_dirichlet_kl", "log_marginal_and_expected_kl"]
+__all__ = [
+    "EVIDENCE_FLOOR",
+    "average_over_nodes",
+    "dirichlet_kl",
+    "expected_dirichlet_kl",
+    "expected_terms",
+    "nodes_with_floors",
+]
 
 EVIDENCE_FLOOR = 1e-3
 LOG_FLOOR = math.log(EVIDENCE_FLOOR)
@@ -177,22 +184,42 @@ def total_kernel(u: Tensor, n_classes: int) -> Tensor:
     return n_classes * (-EULER - log_silent - t) - f
 
 
-def _on_one_race(m: Tensor, v: Tensor, count: int, components: int) -> tuple[Tensor, Tensor]:
-    """log E[softmax(f)] and the expected KL. shapes: (*batch, C), (*batch)"""
-    n_classes = m.shape[-1]
-    log_rate_of_floors = math.log(n_classes) + LOG_FLOOR
-    floors = torch.full_like(m[..., :1], log_rate_of_floors)
-    nodes, log_weight = race_nodes(
+def nodes_with_floors(m: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Nodes and log weights for a race with one more clock, that of the floors. shapes: (*batch, C) -> (*batch, T)"""
+    floors = torch.full_like(m[..., :1], math.log(m.shape[-1]) + LOG_FLOOR)
+    return race_nodes(
         torch.cat([m, floors], -1), torch.cat([v, torch.zeros_like(floors)], -1), count, after=2.2, before=6.0
     )
-    log_p, log_survival, log_rate = race(m, v, nodes, log_weight, components)
-    floor = nodes + log_rate_of_floors  # log hazard of the floors' clock, which is known exactly
+
+
+class Average(NamedTuple):
+    """The part of the KL that alpha_0 has, an average over the nodes, and its derivatives.
+
+    Attributes:
+        value: shape (*batch)
+        by_survival: by the race's log survival. shape: (*batch, T)
+        by_rate: by the race's log rate. shape: (*batch, T)
+    """
+
+    value: Tensor
+    by_survival: Tensor
+    by_rate: Tensor
+
+
+def average_over_nodes(
+    nodes: Tensor, log_weight: Tensor, log_survival: Tensor, log_rate: Tensor, n_classes: int
+) -> Average:
+    """C E psi(A) - E F(A), from a race on `nodes_with_floors`. shapes of tensors: (*batch, T)"""
+    floor = nodes + (math.log(n_classes) + LOG_FLOOR)  # log hazard of the floors' clock, which is known exactly
     log_density = log_survival - floor.exp() + torch.logaddexp(log_rate, floor)
     weight = torch.softmax(log_density + log_weight, -1)
     # left of the first node the kernel is a line of slope 1/2 - C, and the first weight holds a mass of 1 there
-    tail = weight[..., 0] * (n_classes - 0.5) * torch.exp(-log_weight[..., 0])
-    total = (weight * total_kernel(nodes, n_classes)).sum(-1) + tail
-    return log_p, expected_terms(m, v).sum(-1) + total - math.lgamma(n_classes)
+    tail = (n_classes - 0.5) * torch.exp(-log_weight[..., :1])
+    kernel = total_kernel(nodes, n_classes)
+    kernel = torch.cat([kernel[..., :1] + tail, kernel[..., 1:]], -1)
+    value = (weight * kernel).sum(-1)
+    by_survival = weight * (kernel - value[..., None])
+    return Average(value, by_survival, by_survival * torch.sigmoid(log_rate - floor))
 
 
 def expected_dirichlet_kl(m: Tensor, v: Tensor, count: int = 16, components: int = 6) -> Tensor:
@@ -207,10 +234,7 @@ def expected_dirichlet_kl(m: Tensor, v: Tensor, count: int = 16, components: int
     Returns:
         shape: (*batch)
     """
-    return _on_one_race(m, v, count, components)[1]
-
-
-def log_marginal_and_expected_kl(m: Tensor, v: Tensor, count: int = 16, components: int = 6) -> tuple[Tensor, Tensor]:
-    """log E[softmax(f)] and `expected_dirichlet_kl`, on one race. shapes: (*batch, C), (*batch)"""
-    log_p, kl = _on_one_race(m, v, count, components)
-    return settle_small(m, v, log_p), kl
+    nodes, log_weight = nodes_with_floors(m, v, count)
+    _, log_survival, log_rate = race(m, v, nodes, log_weight, components)
+    total = average_over_nodes(nodes, log_weight, log_survival, log_rate, m.shape[-1]).value
+    return expected_terms(m, v).sum(-1) + total - math.lgamma(m.shape[-1])

@@ -40,14 +40,26 @@ Carlo with 5 samples, errors of 0.1 to 0.8: 2 / 4 eager. Cost is linear in C.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bedl.heads._mixtures import LOG_EXPONENTIAL
 
-__all__ = ["clocks", "first_order_only", "log_mean_softmax", "race", "race_nodes", "settle_small"]
+__all__ = [
+    "Race",
+    "clocks",
+    "first_order_only",
+    "log_mean_softmax",
+    "pull_back",
+    "race",
+    "race_nodes",
+    "run",
+    "second_order",
+    "settle_small",
+    "small_variances",
+]
 
 SMALL_VARIANCE = 1e-4  # below this the second-order expansion is better than the race (error O(v^2))
 
@@ -175,43 +187,82 @@ def first_order_only(grad: Tensor, *inputs: Tensor) -> Tensor:
     return _FirstOrderOnly.apply(grad, *inputs)
 
 
-class _Race(torch.autograd.Function):
-    """log p and the log survival of all clocks; the backward needs reductions over nodes and classes only.
+class Race(NamedTuple):
+    """A race that was run: what was asked for, and what its derivatives need.
 
-    It takes dL/dm = -D with the same D as the forward, that is, with the left-tail identity: nearer to the derivative
-    of the integral than that of the mixture would be, and apart from it by the mixture's error.
+    Attributes:
+        log_p: of winning. shape: (*batch, C)
+        log_survival: of all clocks together. shape: (*batch, T)
+        log_rate: hazard of all clocks together. shape: (*batch, T)
+        when: weights of the nodes, given that class c wins. shape: (*batch, C, T)
+        hazard: D/L of each clock. shape: (*batch, C, T)
+        d_mean, d_variance: derivatives of log D. shape: (*batch, C, T)
     """
+
+    log_p: Tensor
+    log_survival: Tensor
+    log_rate: Tensor
+    when: Tensor
+    hazard: Tensor
+    d_mean: Tensor
+    d_variance: Tensor
+
+
+def run(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> Race:
+    """The race; arguments as for `race`."""
+    log_l, log_d, d_mean, d_variance = clocks(m[..., None] + nodes[..., None, :], v[..., None], components)
+    total = log_l.sum(-2)
+    log_h = log_d - log_l
+    joint = log_h + (total + log_weight)[..., None, :]
+    unnormalised = torch.logsumexp(joint, -1)
+    log_p = unnormalised - torch.logsumexp(unnormalised, -1, keepdim=True)
+    when = torch.exp(joint - unnormalised[..., None])
+    return Race(log_p, total, torch.logsumexp(log_h, -2), when, log_h.exp(), d_mean, d_variance)
+
+
+def pull_back(race: Race, by_p: Tensor, by_survival: Tensor, by_rate: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivatives by m and v of a function of log p, log survival and log rate, from its derivatives by those.
+
+    It takes dL/dm = -D with the same D as the race, that is, with the left-tail identity: nearer to the derivative of
+    the integral than that of the mixture would be, and apart from it by the mixture's error.
+
+    Args:
+        by_p: shape (*batch, C)
+        by_survival: shape (*batch, T)
+        by_rate: shape (*batch, T)
+
+    Returns:
+        shapes: (*batch, C), (*batch, C)
+    """
+    by_unnormalised = by_p - race.log_p.exp() * by_p.sum(-1, keepdim=True)
+    own = by_unnormalised[..., None] * race.when  # what reaches log D_k - log L_k, by way of log p ...
+    through_l = own.sum(-2) + by_survival
+    own = own + (by_rate * torch.exp(-race.log_rate))[..., None, :] * race.hazard  # ... and of the rate
+    lost = (through_l[..., None, :] - own) * race.hazard  # dL/dm = -D, dL/dv = -D'/2
+    by_m = (own * race.d_mean - lost).sum(-1)
+    by_v = (own * race.d_variance - 0.5 * lost * race.d_mean).sum(-1)
+    return by_m, by_v
+
+
+class _Race(torch.autograd.Function):
+    """log p and the log survival of all clocks; the backward needs reductions over nodes and classes only."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> tuple[Tensor, ...]:
-        log_l, log_d, d_mean, d_variance = clocks(m[..., None] + nodes[..., None, :], v[..., None], components)
-        total = log_l.sum(-2)
-        log_h = log_d - log_l
-        joint = log_h + (total + log_weight)[..., None, :]
-        unnormalised = torch.logsumexp(joint, -1)
-        log_p = unnormalised - torch.logsumexp(unnormalised, -1, keepdim=True)
-        when = torch.exp(joint - unnormalised[..., None])  # node weights given that class c wins
-        return log_p, total, torch.logsumexp(log_h, -2), when, log_h.exp(), d_mean, d_variance
+        return tuple(run(m, v, nodes, log_weight, components))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        log_p, _, log_rate, when, hazard, d_mean, d_variance = output
-        ctx.mark_non_differentiable(when, hazard, d_mean, d_variance)
-        ctx.save_for_backward(*inputs[:2], log_p, log_rate, when, hazard, d_mean, d_variance)
+        ctx.mark_non_differentiable(*output[3:])
+        ctx.save_for_backward(*inputs[:2], *output)
 
     @staticmethod
-    def backward(ctx: Any, grad_p: Tensor, grad_total: Tensor, grad_rate: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        m, v, log_p, log_rate, when, hazard, d_mean, d_variance = ctx.saved_tensors
-        grad = grad_p - log_p.exp() * grad_p.sum(-1, keepdim=True)
-        own = grad[..., None] * when  # what reaches log D_k - log L_k, by way of log p ...
-        through_l = own.sum(-2) + grad_total
-        own = own + (grad_rate * torch.exp(-log_rate))[..., None, :] * hazard  # ... and of the rate
-        lost = (through_l[..., None, :] - own) * hazard  # dL/dm = -D, dL/dv = -D'/2
-        grad_m = (own * d_mean - lost).sum(-1)
-        grad_v = (own * d_variance - 0.5 * lost * d_mean).sum(-1)
-        return first_order_only(grad_m, m, v), first_order_only(grad_v, m, v), None, None, None
+    def backward(ctx: Any, by_p: Tensor, by_survival: Tensor, by_rate: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        m, v, *saved = ctx.saved_tensors
+        by_m, by_v = pull_back(Race(*saved), by_p, by_survival, by_rate)
+        return first_order_only(by_m, m, v), first_order_only(by_v, m, v), None, None, None
 
 
 def race(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int = 6) -> tuple[Tensor, Tensor, Tensor]:
@@ -245,9 +296,14 @@ def second_order(m: Tensor, v: Tensor) -> Tensor:
     return log_p + 0.5 * (v * (1 - 2 * p) + (v * p * (2 * p - 1)).sum(-1, keepdim=True))
 
 
+def small_variances(v: Tensor) -> Tensor:
+    """Where all are so small that the expansion is better than the race. shape: (*batch, C) -> (*batch, 1)"""
+    return (v < SMALL_VARIANCE).all(-1, keepdim=True)
+
+
 def settle_small(m: Tensor, v: Tensor, log_p: Tensor) -> Tensor:
     """log_p of the race, or the expansion where all variances are so small that it is better. shape: (*batch, C)"""
-    small = (v < SMALL_VARIANCE).all(-1, keepdim=True)
+    small = small_variances(v)
     return torch.where(small, second_order(m, torch.where(small, v, 0.0)), log_p)
 
 

@@ -9,14 +9,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bedl.heads._dirichlet_kl import LOG_FLOOR, dirichlet_kl, expected_dirichlet_kl, log_marginal_and_expected_kl
+from bedl.heads._dirichlet_kl import LOG_FLOOR, dirichlet_kl, expected_dirichlet_kl
 from bedl.heads._race import log_mean_softmax
+from bedl.heads._scores import log_marginal, log_marginal_and_expected_kl
 from bedl.heads._spread import softmax_spread
 from bedl.heads.base import Evidence, Head
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive
 
 __all__ = ["Dirichlet"]
+
+LARGEST = 2**23  # numbers, 32 MB in float32
 
 
 class Dirichlet(Head):
@@ -103,9 +106,8 @@ class Dirichlet(Head):
         """log p(y | x) per point. f shape: (*batch, C), y shape: (*batch), integers -> (*batch)"""
         if self.method == "mc":
             return super().log_marginal(f, y)
-        log_p = self.log_probabilities(f)
-        y = self.check_targets(y, log_p.shape[:-1])
-        return log_p.gather(-1, y[..., None])[..., 0]
+        m, v = self.check_outputs(f)
+        return self._in_chunks(log_marginal, m, v, self.check_targets(y, m.shape[:-1]))
 
     def kl(self, f: Moments | Tensor, y: Tensor | None = None, evidence: Evidence = "all") -> Tensor:
         """E KL(Dir(exp(f) + 1e-3) || Dir(1)), per point; see `bedl.heads._dirichlet_kl` for the floor of 1e-3.
@@ -131,13 +133,11 @@ class Dirichlet(Head):
         if self.method == "mc" or evidence != "all":
             return super().log_marginal_and_kl(f, y, evidence)
         m, v = self.check_outputs(f)
-        y = self.check_targets(y, m.shape[:-1])
-        log_p, kl = self._in_chunks(log_marginal_and_expected_kl, m, v)
-        return log_p.gather(-1, y[..., None])[..., 0], kl
+        return self._in_chunks(log_marginal_and_expected_kl, m, v, self.check_targets(y, m.shape[:-1]))
 
     def _in_chunks(self, rule: Callable[..., Any], *inputs: Tensor) -> Any:
-        """A rule applied to so many points at a time that no intermediate exceeds 2^23 numbers (32 MB in float32)."""
-        rows = max(1, 2**23 // (32 * self.n_classes))
+        """A rule applied to so many points at a time that no intermediate is larger than `LARGEST`."""
+        rows = max(1, LARGEST // (32 * self.n_classes))
         if torch.compiler.is_compiling() or inputs[0].ndim != 2 or len(inputs[0]) <= rows:
             return rule(*inputs, self.nodes, self.components)
         chunks = zip(*(x.split(rows) for x in inputs), strict=True)
