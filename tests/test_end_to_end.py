@@ -113,6 +113,7 @@ def channels_last(net):
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_pre_hook(lambda _, x: x[0].contiguous(memory_format=torch.channels_last))
+            layer.register_forward_hook(lambda _, __, y: y.contiguous(memory_format=torch.channels_last))
     return net
 
 

@@ -148,3 +148,20 @@ def test_products_of_variances_in_bfloat16(variances):
     for a, b in zip(gradients, expected, strict=True):
         assert (a - b).norm() < 0.01 * b.norm()
     assert same(net(x), exact)  # after the block
+
+
+def test_second_moments_are_made_again_not_kept():
+    """E[x²] is as large as the input; of a linear layer autograd keeps mean and variance, and that is all."""
+    layer = bedl.GaussianLinear(30, 20)
+    x = Moments(torch.randn(50, 30, requires_grad=True), torch.rand(50, 30, requires_grad=True))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+        y = layer(x)
+    found = torch.autograd.grad(y.variance.sin().sum() + y.loc.sin().sum(), [x.loc, x.variance, *layer.parameters()])
+    assert kept.count(x.loc.data_ptr()) >= 1
+    loc, variance = y.loc.new_tensor(0), None  # the same without the rule's own hooks
+    weight, spread = layer.weight_mean, layer.weight_logvar.exp()
+    loc = nn.functional.linear(x.loc, weight, layer.bias)
+    variance = x.variance @ weight.square().T + (x.loc.square() + x.variance) @ spread.T
+    expected = torch.autograd.grad(variance.sin().sum() + loc.sin().sum(), [x.loc, x.variance, *layer.parameters()])
+    torch.testing.assert_close(found, expected)

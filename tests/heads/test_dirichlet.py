@@ -222,9 +222,9 @@ def test_exports_with_a_dynamic_batch():
 
 
 def test_large_batches_go_in_chunks():
-    """Chunks change nothing: 600 points of 1000 classes are three of them."""
+    """Chunks change nothing: 80 points of 1000 classes are three of them."""
     head, g = Dirichlet(1000), torch.Generator().manual_seed(0)
-    m, v = torch.randn(600, 1000, generator=g), torch.rand(600, 1000, generator=g)
+    m, v = torch.randn(80, 1000, generator=g), torch.rand(80, 1000, generator=g)
     seen = []
     rule = lambda m, v, nodes, components: (seen.append(len(m)) or m + v, m.sum(-1))
     first, second = head._in_chunks(rule, m, v)

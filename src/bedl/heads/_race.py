@@ -220,24 +220,33 @@ def run(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int
     return Race(log_p, total, torch.logsumexp(log_h, -2), when, log_h.exp(), d_mean, d_variance)
 
 
-def pull_back(race: Race, by_p: Tensor, by_survival: Tensor, by_rate: Tensor) -> tuple[Tensor, Tensor]:
+def pull_back(
+    race: Race, by_p: Tensor | None, by_survival: Tensor | None = None, by_rate: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Derivatives by m and v of a function of log p, log survival and log rate, from its derivatives by those.
 
     It takes dL/dm = -D with the same D as the race, that is, with the left-tail identity: nearer to the derivative of
     the integral than that of the mixture would be, and apart from it by the mixture's error.
 
     Args:
-        by_p: shape (*batch, C)
+        by_p: shape (*batch, C); at least one of this and the next is there
         by_survival: shape (*batch, T)
         by_rate: shape (*batch, T)
 
     Returns:
         shapes: (*batch, C), (*batch, C)
     """
-    by_unnormalised = by_p - race.log_p.exp() * by_p.sum(-1, keepdim=True)
-    own = by_unnormalised[..., None] * race.when  # what reaches log D_k - log L_k, by way of log p ...
-    through_l = own.sum(-2) + by_survival
-    own = own + (by_rate * torch.exp(-race.log_rate))[..., None, :] * race.hazard  # ... and of the rate
+    own: Tensor | None = None  # what reaches log D_k - log L_k ...
+    through_l = by_survival
+    if by_p is not None:  # ... by way of log p
+        by_unnormalised = by_p - race.log_p.exp() * by_p.sum(-1, keepdim=True)
+        own = by_unnormalised[..., None] * race.when
+        through_l = own.sum(-2) if by_survival is None else own.sum(-2) + by_survival
+    if by_rate is not None:  # ... and of the rate
+        of_rate = (by_rate * torch.exp(-race.log_rate))[..., None, :] * race.hazard
+        own = of_rate if own is None else own + of_rate
+    assert own is not None
+    assert through_l is not None
     lost = (through_l[..., None, :] - own) * race.hazard  # dL/dm = -D, dL/dv = -D'/2
     by_m = (own * race.d_mean - lost).sum(-1)
     by_v = (own * race.d_variance - 0.5 * lost * race.d_mean).sum(-1)

@@ -21,9 +21,8 @@ __all__ = ["log_marginal", "log_marginal_and_expected_kl"]
 def _true_class(race: Race, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """log p of each point's class, and its derivatives by m and v. y: shape (*batch)"""
     is_true = torch.arange(race.log_p.shape[-1], device=y.device) == y[..., None]
-    zero = torch.zeros_like(race.log_rate)
     log_p = torch.where(is_true, race.log_p, 0.0).sum(-1)
-    return log_p, pull_back(race, is_true.to(race.log_p.dtype), zero, zero)
+    return log_p, pull_back(race, is_true.to(race.log_p.dtype))
 
 
 class _LogMarginal(torch.autograd.Function):
@@ -62,7 +61,7 @@ class _LogMarginalAndAverage(torch.autograd.Function):
         race = run(m, v, nodes, log_weight, components)
         log_p, derivatives = _true_class(race, y)
         average = average_over_nodes(nodes, log_weight, race.log_survival, race.log_rate, m.shape[-1])
-        of_average = pull_back(race, torch.zeros_like(race.log_p), average.by_survival, average.by_rate)
+        of_average = pull_back(race, None, average.by_survival, average.by_rate)
         return log_p, average.value, *derivatives, *of_average
 
     @staticmethod

@@ -19,7 +19,9 @@ from bedl.predictive import CategoricalPredictive
 
 __all__ = ["Dirichlet"]
 
-LARGEST = 2**23  # numbers, 32 MB in float32
+# Numbers in an intermediate result: on CPUs so few that they stay in the cache, elsewhere so many that calls are few.
+LARGEST_ON_CPU = 2**17
+LARGEST = 2**24
 
 
 class Dirichlet(Head):
@@ -136,8 +138,9 @@ class Dirichlet(Head):
         return self._in_chunks(log_marginal_and_expected_kl, m, v, self.check_targets(y, m.shape[:-1]))
 
     def _in_chunks(self, rule: Callable[..., Any], *inputs: Tensor) -> Any:
-        """A rule applied to so many points at a time that no intermediate is larger than `LARGEST`."""
-        rows = max(1, LARGEST // (32 * self.n_classes))
+        """A rule applied to so many points at a time that intermediates stay small; a few dozen at least."""
+        largest = LARGEST_ON_CPU if inputs[0].device.type == "cpu" else LARGEST
+        rows = max(32, largest // (32 * self.n_classes))
         if torch.compiler.is_compiling() or inputs[0].ndim != 2 or len(inputs[0]) <= rows:
             return rule(*inputs, self.nodes, self.components)
         chunks = zip(*(x.split(rows) for x in inputs), strict=True)

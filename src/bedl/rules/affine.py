@@ -46,6 +46,29 @@ def _square(x: Operand) -> Tensor:
     return loc.to(variance_dtype(loc.dtype)).square()
 
 
+def _made_again(second_moment: Tensor, x: Operand) -> contextlib.AbstractContextManager:
+    """Inside, what autograd would keep of E[x²] is made again when it is needed, from x, which is kept anyway.
+
+    Args:
+        second_moment: shape (*shape)
+        x: shape (*shape)
+    """
+    if not (isinstance(x, Moments) and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    if torch._C._functorch.is_functorch_wrapped_tensor(second_moment):  # torch.func knows no such hooks
+        return contextlib.nullcontext()
+    loc, variance = x.loc.detach(), x.variance.detach()
+    place, shape = second_moment.data_ptr(), second_moment.shape
+
+    def pack(kept: Tensor) -> Tensor | None:
+        return None if kept.data_ptr() == place and kept.shape == shape else kept
+
+    def unpack(kept: Tensor | None) -> Tensor:
+        return loc.to(variance.dtype).square() + variance if kept is None else kept
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
 def product(
     op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None, total: Total | None = None
 ) -> Moments:
@@ -73,7 +96,8 @@ def product(
             if total is not None and isinstance(b, LayerWeight) and b.by_output is not None:
                 terms.append(total(seen, b.by_output))
             else:
-                terms.append(rounded(op, seen, b.variance))
+                with _made_again(seen, a):
+                    terms.append(rounded(op, seen, b.variance))
         if terms:
             variance = terms[0] if len(terms) == 1 else terms[0] + terms[1]
         else:  # only a bias is random

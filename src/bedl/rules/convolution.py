@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,8 @@ def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments
         def total(x: Tensor, by_output: Tensor) -> Tensor:
             return _window_sums(conv, dims, x, weight.shape[2:], args, kwargs) * by_output.view(-1, *[1] * dims)
 
-        return biased(convolve, input, weight, bias, total, dims)
+        # from one channel the library leaves channels outermost, and everything behind would be kept twice
+        return _channels_last(biased(convolve, input, weight, bias, total, dims))
 
     rule.__name__ = getattr(conv, "__name__", "convolution")
     return rule
@@ -50,6 +51,10 @@ def _window_sums(
     return conv(x.sum(-dims - 1, keepdim=True), ones, None, *args, **kwargs)
 
 
+@overload
+def _channels_last(x: Moments) -> Moments: ...
+@overload
+def _channels_last(x: Operand) -> Operand: ...
 def _channels_last(x: Operand) -> Operand:
     """The same values with channels innermost in memory: there CPUs convolve up to twice as fast. shape: (*shape)"""
     if x.dim() != 4 or not _is_fast_cpu(x):
@@ -66,11 +71,13 @@ def _is_fast_cpu(x: Operand) -> bool:
 def _suits_patches(
     x: Operand, weight: Operand, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> bool:
-    """Images with one channel: the library's convolution then leaves channels outermost, and is itself slower."""
+    """Images with one channel, compiled: the library's convolution leaves channels outermost and is itself slower.
+
+    Uncompiled nothing is gained, and the patches would be kept for the backward pass.
+    """
     return (
-        weight.shape[1] == 1 and groups == 1 and x.dim() == 4 and not isinstance(padding, str)
-        and tuple(dilation if isinstance(dilation, (tuple, list)) else (dilation,)) in ((1,), (1, 1))
-        and _is_fast_cpu(x)
+        torch.compiler.is_compiling() and weight.shape[1] == 1 and groups == 1 and x.dim() == 4
+        and not isinstance(padding, str) and dilation in (1, (1,), (1, 1)) and _is_fast_cpu(x)
     )  # fmt: skip
 
 
