@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import head, memory, passes, peers, plot, processes, replicas, scale
+from benchmarks import agreement, head, memory, passes, peers, plot, processes, replicas, scale, structure
 
 Section = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -42,10 +42,19 @@ def bench_head(options: argparse.Namespace) -> dict[str, Any]:
 
 def bench_replicas(options: argparse.Namespace) -> dict[str, Any]:
     """One step of 20 replicas, in steps of one network."""
-    if "BEDL_DATA" not in os.environ:
-        print("benchmarks: replicas are left out: set BEDL_DATA to a folder with UCI_Datasets", file=sys.stderr)
-        return {}
-    return replicas.measure()
+    return replicas.measure() if _has_data("replicas") else {}
+
+
+def bench_structure(options: argparse.Namespace) -> dict[str, Any]:
+    """What one variance per output, in place of one per weight, does to predictions."""
+    return structure.measure() if _has_data("structure") else {}
+
+
+def _has_data(section: str) -> bool:
+    if "BEDL_DATA" in os.environ:
+        return True
+    print(f"benchmarks: {section} is left out: set BEDL_DATA to a folder with UCI_Datasets and MNIST", file=sys.stderr)
+    return False
 
 
 def bench_peers(options: argparse.Namespace) -> dict[str, Any]:
@@ -64,7 +73,12 @@ def bench_scale(options: argparse.Namespace) -> dict[str, Any]:
 
 def bench_processes(options: argparse.Namespace) -> dict[str, Any]:
     """Throughput of two processes with one thread each over that of one, CIFAR network."""
-    return {"two processes over one": processes.measure()}
+    return processes.measure()
+
+
+def bench_agreement(options: argparse.Namespace) -> dict[str, Any]:
+    """Largest difference between onnxruntime and eager PyTorch, 10,000 points."""
+    return agreement.measure()
 
 
 SECTIONS: dict[str, Section] = {
@@ -73,8 +87,10 @@ SECTIONS: dict[str, Section] = {
     "head": bench_head,
     "replicas": bench_replicas,
     "peers": bench_peers,
+    "structure": bench_structure,
     "scale": bench_scale,
     "processes": bench_processes,
+    "agreement": bench_agreement,
 }
 
 
@@ -85,7 +101,7 @@ def _table(results: dict[str, Any], unit: str = "") -> None:
             _table(value)
             print()
         else:
-            print(f"| {name} | {value:.2f} |", flush=True)
+            print(f"| {name} | {value:{'.2f' if abs(value) >= 0.01 else '.1e'}} |", flush=True)
 
 
 def main() -> None:

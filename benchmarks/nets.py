@@ -84,12 +84,12 @@ class Net:
     input_shape: tuple[int, ...]
     classes: int
 
-    def factory(self, seed: int = 0) -> bedl.BEDL:
-        """A BEDL method around the network with Gaussian weights."""
+    def factory(self, seed: int = 0, variances: str = "full") -> bedl.BEDL:
+        """A BEDL method around the network with Gaussian weights; `variances` as in `bedl.bayesianize`."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             head = bedl.Dirichlet(self.classes) if self.classes else bedl.Normal(1)
-            return bedl.BEDL(bedl.bayesianize(self.plain(), keep_means=False), head)
+            return bedl.BEDL(bedl.bayesianize(self.plain(), keep_means=False, variances=variances), head)
 
     def inputs(self, n: int, seed: int = 0) -> Tensor:
         """Standard normal inputs. shape: (n, *input_shape)"""

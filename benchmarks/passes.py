@@ -1,8 +1,8 @@
 """What prediction and a training step cost, in those of the deterministic network, uncompiled.
 
 Prediction is the network and the head's probabilities, or mean and variance (`predict`), and, as *all*, with the
-whole decomposition of uncertainty. A training step is forward, loss, backward and Adam; bedl's has the head, the
-marginal likelihood and the PAC term.
+whole decomposition of uncertainty; weights are prepared once (`bedl.frozen`), as the estimators do. A training step is
+forward, loss, backward and Adam; bedl's has the head, the marginal likelihood and the PAC term.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import bedl
 from bedl.methods import Batch
+from bedl.nn import GaussianLayer
 from bedl.training.compiling import Compiled
 from benchmarks.nets import NETS, Net
 from benchmarks.timing import medians, threads
@@ -54,26 +56,33 @@ def plain_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool) -> Ru
     return {f"{prefix} predict": predict, f"{prefix} step": step}
 
 
-def bedl_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool) -> Runs:
-    method = net.factory(0)
+def prepare(method: bedl.BEDL) -> None:
+    """What `bedl.frozen` does, for good."""
+    with torch.no_grad():
+        for layer in method.modules():
+            if isinstance(layer, GaussianLayer):
+                layer.prepare()
+
+
+def bedl_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool, variances: str = "full") -> Runs:
+    method, ready = net.factory(0, variances), net.factory(0, variances).eval()
+    prepare(ready)
     optimizer = torch.optim.Adam(method.parameters(), 1e-4)
-    head: Any = method.head
+    head: Any = ready.head
 
     def probabilities(x: Tensor) -> object:
-        outputs = method.net(x)
+        outputs = ready.net(x)
         return head.log_probabilities(outputs) if net.classes else head(outputs)
 
     few: Any = torch.compile(probabilities, dynamic=False) if compile else probabilities
-    everything: Any = torch.compile(method, dynamic=False) if compile else method
+    everything: Any = torch.compile(ready, dynamic=False) if compile else ready
     loss: Any = Compiled(method.loss) if compile else method.loss
 
     def predict() -> None:
-        method.eval()
         with torch.no_grad():
             few(x)
 
     def predict_all() -> None:
-        method.eval()
         with torch.no_grad():
             everything(x)
 
@@ -90,10 +99,12 @@ def measure(case: tuple[str, int], repeats: int = 15, count: int = 1) -> dict[st
     """Each run's cost over the uncompiled deterministic network's, for a (network, batch size)."""
     name, batch = case
     net = NETS[name]
+    torch._dynamo.reset()  # of one function only a few versions are compiled, the next run as they are
     x, y = net.inputs(batch, 0), targets(net, batch)
     runs = {
         **plain_runs(net, x, y, "plain", False), **plain_runs(net, x, y, "plain compiled", True),
         **bedl_runs(net, x, y, "bedl", False), **bedl_runs(net, x, y, "bedl compiled", True),
+        **bedl_runs(net, x, y, "one variance per output, compiled", True, "output"),
     }  # fmt: skip
     with threads(count):
         seconds = medians(runs, repeats)

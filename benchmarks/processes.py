@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 
 __all__ = ["measure"]
 
@@ -34,26 +36,30 @@ class Clock(Callback):
 
 if __name__ == "__main__":
     net = NETS["CIFAR net"]
-    x, y = net.inputs(1000), torch.arange(1000) % net.classes
-    bedl.fit(net.factory(0), (x, y), epochs=1, batch_size=100, accelerator="cpu", devices=int(sys.argv[1]),
+    devices, batch = int(sys.argv[1]), int(sys.argv[2])
+    x, y = net.inputs(10 * batch), torch.arange(10 * batch) % net.classes
+    bedl.fit(net.factory(0), (x, y), epochs=1, batch_size=batch, accelerator="cpu", devices=devices,
              callbacks=[Clock()], compile=False)
 """
 
 
-def _seconds(devices: int, script: str) -> float:
-    result = subprocess.run([sys.executable, script, str(devices)], capture_output=True, text=True, check=True)
-    return float(next(line.split()[1] for line in result.stdout.splitlines() if line.startswith("seconds")))
+def _seconds(devices: int, batch: int, script: str) -> float:
+    """Of one point."""
+    command = [sys.executable, script, str(devices), str(batch)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(next(line.split()[1] for line in result.stdout.splitlines() if line.startswith("seconds"))) / batch
 
 
-def measure(repeats: int = 3) -> float:
-    """How many times the throughput two processes have; batch 100 over all of them."""
-    import os
-    import tempfile
-
+def measure(repeats: int = 3, batch: int = 100) -> dict[str, float]:
+    """How many times the throughput two processes have."""
     with tempfile.TemporaryDirectory() as folder:
         script = os.path.join(folder, "processes.py")
         with open(script, "w") as file:
             file.write(PROGRAM)
         os.environ["PYTHONPATH"] = os.getcwd() + os.pathsep + os.environ.get("PYTHONPATH", "")
-        pairs = [(_seconds(1, script), _seconds(2, script)) for _ in range(repeats)]
-    return statistics.median(one / two for one, two in pairs)
+        cases = ((1, batch), (2, 2 * batch), (2, batch))
+        rounds = [[_seconds(*case, script) for case in cases] for _ in range(repeats)]
+    return {
+        f"{batch} points each": statistics.median(one / each for one, each, _ in rounds),
+        f"{batch} points in all": statistics.median(one / shared for one, _, shared in rounds),
+    }

@@ -12,7 +12,7 @@ from torch import nn
 
 from bedl import BEDL, Dirichlet, GaussianConv2d, GaussianLinear, Normal, fit
 from bedl.methods import Batch
-from bedl.training.compiling import should_compile
+from bedl.training.compiling import should_compile, variance_precision
 from bedl.training.data import Points
 
 
@@ -79,3 +79,34 @@ def test_what_is_wrong_with_the_data_is_said_as_without_compiling(monkeypatch: p
     method, (x, _) = problem()
     with pytest.raises(ValueError, match="shape"):
         fit(method, (x, torch.zeros(70, 3)), epochs=1, accelerator="cpu", compile=True)
+
+
+def test_variances_are_multiplied_in_bfloat16_where_that_is_fast(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bedl.training.compiling.has_fast_bfloat16", lambda: True)
+    assert variance_precision("auto", True, "cpu") == torch.bfloat16
+    assert variance_precision("auto", False, "cpu") is None
+    assert variance_precision("float32", True, "cpu") is None
+    assert variance_precision("bfloat16", False, "cpu") == torch.bfloat16
+    assert not caplog.text
+    monkeypatch.setattr("bedl.training.compiling.has_fast_bfloat16", lambda: False)
+    assert variance_precision("auto", True, "cpu") is None
+    assert variance_precision("bfloat16", True, "cpu") == torch.bfloat16
+    assert "no instructions for bfloat16" in caplog.text
+    method, data = problem()
+    assert should_compile("auto", method, Points(data), 32, 1_000_000, "cpu")
+    assert "variances stay in float32" in caplog.text
+    with pytest.raises(ValueError, match="variance_products must be"):
+        variance_precision("half", True, "cpu")
+
+
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_in_bfloat16_ends_near_the_one_in_float32(compile: bool) -> None:
+    states = []
+    for precision in ("float32", "bfloat16"):
+        method, data = problem()
+        fit(method, data, epochs=3, batch_size=32, accelerator="cpu", compile=compile, variance_products=precision)
+        states.append(torch.cat([p.detach().flatten() for p in method.parameters()]))
+    assert not torch.equal(*states)
+    torch.testing.assert_close(*states, rtol=1e-2, atol=2e-3)

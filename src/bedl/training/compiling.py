@@ -1,4 +1,4 @@
-"""`torch.compile` of the training step: when it pays off, and how to go on where it cannot be done.
+"""`torch.compile` and the precision of the training step: what pays off, and how to go on where it cannot be done.
 
 Whether to compile follows from the network and the number of steps, not from a clock: the same call has to give the
 same numbers twice, and compiled code rounds differently.
@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bedl.methods import Batch
 from bedl.training.data import Points, cast
 
-__all__ = ["Compile", "Compiled", "should_compile"]
+__all__ = ["Compile", "Compiled", "has_fast_bfloat16", "should_compile", "variance_precision"]
 
 Compile = bool | str  # True, False or "auto"
 
@@ -55,8 +55,31 @@ def should_compile(choice: Compile, method: Any, points: Points, batch_size: int
     if device == "cpu" and not _has_compiler():
         logger.warning("no C++ compiler was found, so training goes on uncompiled, at about half the speed")
         return False
-    logger.warning("compiling the training step (a minute or so, once); compile=False goes without")
+    precision = "" if device != "cpu" or has_fast_bfloat16() else "; variances stay in float32, bfloat16 is slow here"
+    logger.warning("compiling the training step (a minute or so, once); compile=False goes without%s", precision)
     return True
+
+
+def variance_precision(choice: str, compiled: bool, device: str) -> torch.dtype | None:
+    """What the operands of products that make variances are rounded to; None: they are not.
+
+    Args:
+        choice: the user's: "float32", "bfloat16" or "auto": bfloat16 in compiled runs on CPUs with instructions for it.
+        compiled: whether the run is.
+        device: the kind it runs on, such as "cpu".
+    """
+    if choice not in ("auto", "float32", "bfloat16"):
+        raise ValueError(f'variance_products must be "auto", "float32" or "bfloat16", not {choice!r}')
+    if choice == "bfloat16" and device == "cpu" and not has_fast_bfloat16():
+        logger.warning("this processor has no instructions for bfloat16: variance_products='float32' would be faster")
+    wanted = choice == "bfloat16" or (choice == "auto" and compiled and device == "cpu" and has_fast_bfloat16())
+    return torch.bfloat16 if wanted else None
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 matrices by instructions of its own."""
+    known = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # not public; where they are gone: float32
+    return any(getattr(torch.cpu, name, bool)() for name in known)
 
 
 def _flops(method: Any, points: Points) -> float:

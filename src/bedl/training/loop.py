@@ -69,6 +69,7 @@ def fit(
     gradient_clip: float | None = 1.0,
     accumulate: int = 1,
     compile: Compile = "auto",
+    variance_products: str = "auto",
     # when to stop
     validation: Data | None = None,
     early_stopping: EarlyStopping | bool | None = None,
@@ -105,6 +106,8 @@ def fit(
             of the whole batch; a loss with a root costs one more forward pass for it (see `bedl.training.step`).
         compile: whether to run the step through `torch.compile`. "auto": where the run is long enough for it to pay
             off, which a line of notice then says; for the size of all batches but an epoch's last.
+        variance_products: "float32", or "bfloat16": products that make variances round their operands, see
+            `bedl.nn.variance_products`. "auto": bfloat16 in compiled runs on processors with instructions for it.
         validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
         early_stopping: when to end before `epochs`, by ``val_nll``; True: as `EarlyStopping()` says.
         checkpoint: a directory for this run's checkpoints, or `Checkpoints` to say how often.
@@ -148,7 +151,8 @@ def fit(
     settings = Settings(
         epochs=epochs, optimizer=optimizer or adam(), batch_size=batch_size, schedule=schedule,
         gradient_clip=gradient_clip, accumulate=accumulate, early_stopping=early_stopping, checkpoints=places,
-        resume=resume, callbacks=tuple(watchers), compile=compile, seed=seed,
+        resume=resume, callbacks=tuple(watchers), compile=compile,
+        variance_products=variance_products, seed=seed,
     )  # fmt: skip
     points = as_points(data, num_workers, collate)
     held_out = None if validation is None else as_points(validation, num_workers, collate)

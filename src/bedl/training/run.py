@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from bedl.methods import Batch
 from bedl.training import random_state, state
 from bedl.training.checkpoint import CheckpointError, latest
-from bedl.training.compiling import Compile, should_compile
+from bedl.training.compiling import Compile, should_compile, variance_precision
 from bedl.training.data import Fetched, Points, cast, global_batches, share_of, stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
@@ -66,6 +66,7 @@ class Settings:
     resume: bool | str | os.PathLike[str] = "auto"
     callbacks: tuple[Callback, ...] = ()
     compile: Compile = "auto"
+    variance_products: str = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -102,7 +103,8 @@ class Run:
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.total_steps = settings.epochs * -(-points.n // settings.batch_size)
         compile = self._compiles()
-        self.module, self.optimizer = fabric.setup(Statistics(method, compile), optimizer)
+        variances = variance_precision(settings.variance_products, compile, fabric.device.type)
+        self.module, self.optimizer = fabric.setup(Statistics(method, compile, variances), optimizer)
         self.gradient = GradientStep(fabric, self.module, method)
         self.watch = settings.early_stopping.start() if settings.early_stopping else None
         self.epoch = self.batch = self.step = 0

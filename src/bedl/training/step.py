@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods import Averaged, Batch
+from bedl.nn import variance_products
 from bedl.training.compiling import Compiled
 from bedl.training.random_state import capture_torch, restore_torch
 
@@ -33,16 +34,18 @@ class Statistics(nn.Module):
     Args:
         method: it.
         compile: whether to run it through `torch.compile`.
+        variances: what products that make variances round their operands to, if anything.
     """
 
-    def __init__(self, method: Any, compile: bool = False):
+    def __init__(self, method: Any, compile: bool = False, variances: torch.dtype | None = None):
         super().__init__()
-        self.method, self.averaged = method, isinstance(method, Averaged)
+        self.method, self.averaged, self.variances = method, isinstance(method, Averaged), variances
         self.run = Compiled(self._run) if compile else self._run
 
     def forward(self, batch: Batch, loss: bool = False) -> Tensor:
         """The statistics of a batch, shape (k,), or its loss, shape (1,)."""
-        return self.run(batch, loss)
+        with variance_products(self.variances):
+            return self.run(batch, loss)
 
     def _run(self, batch: Batch, loss: bool) -> Tensor:
         if not self.averaged:
