@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,13 +23,14 @@ def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments
         few = conv is F.conv2d and _suits_patches(input, weight, *args, **kwargs)
 
         def convolve(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-            return _by_patches(x, w, bias, *args, **kwargs) if few else conv(x, w, bias, *args, **kwargs)
+            if few:
+                return _by_patches(x, w, bias, *args, **kwargs)
+            return conv(_one_channel_last(x) if dims == 2 else x, w, bias, *args, **kwargs)
 
         def total(x: Tensor, by_output: Tensor) -> Tensor:
             return _window_sums(conv, dims, x, weight.shape[2:], args, kwargs) * by_output.view(-1, *[1] * dims)
 
-        # from one channel the library leaves channels outermost, and everything behind would be kept twice
-        return _channels_last(biased(convolve, input, weight, bias, total, dims))
+        return biased(convolve, input, weight, bias, total, dims)
 
     rule.__name__ = getattr(conv, "__name__", "convolution")
     return rule
@@ -51,10 +52,6 @@ def _window_sums(
     return conv(x.sum(-dims - 1, keepdim=True), ones, None, *args, **kwargs)
 
 
-@overload
-def _channels_last(x: Moments) -> Moments: ...
-@overload
-def _channels_last(x: Operand) -> Operand: ...
 def _channels_last(x: Operand) -> Operand:
     """The same values with channels innermost in memory: there CPUs convolve up to twice as fast. shape: (*shape)"""
     if x.dim() != 4 or not _is_fast_cpu(x):
@@ -62,6 +59,13 @@ def _channels_last(x: Operand) -> Operand:
     if isinstance(x, Moments):
         return Moments(*(part.contiguous(memory_format=torch.channels_last) for part in (x.loc, x.variance)))
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def _one_channel_last(x: Tensor) -> Tensor:
+    """One channel is innermost and outermost at once: its stride alone tells the library which is meant. shape: (*)"""
+    if x.dim() != 4 or x.shape[1] != 1 or not _is_fast_cpu(x):
+        return x
+    return x.reshape(x.shape[0], *x.shape[2:], 1).permute(0, 3, 1, 2)
 
 
 def _is_fast_cpu(x: Operand) -> bool:
