@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import agreement, head, memory, passes, peers, plot, processes, replicas, scale, structure
+from benchmarks import agreement, head, memory, passes, peers, plot, processes, profile, replicas, scale, structure
 
 Section = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -28,6 +28,11 @@ def bench_passes(options: argparse.Namespace) -> dict[str, Any]:
             results[f"{case[0]}, batch {case[1]}, {count} thread(s)"] = passes.measure(case, options.repeats, count)
             _table({name: values for name, values in results.items() if name.startswith(case[0])}, "× plain")
     return results
+
+
+def bench_profile(options: argparse.Namespace) -> dict[str, Any]:
+    """Where the time of a compiled training step goes, one thread."""
+    return {f"{name}, batch {batch}": profile.measure(name, batch) for name, batch in passes.CASES[1:4]}
 
 
 def bench_memory(options: argparse.Namespace) -> dict[str, Any]:
@@ -83,6 +88,7 @@ def bench_agreement(options: argparse.Namespace) -> dict[str, Any]:
 
 SECTIONS: dict[str, Section] = {
     "passes": bench_passes,
+    "profile": bench_profile,
     "memory": bench_memory,
     "head": bench_head,
     "replicas": bench_replicas,

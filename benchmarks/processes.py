@@ -43,23 +43,33 @@ if __name__ == "__main__":
 """
 
 
-def _seconds(devices: int, batch: int, script: str) -> float:
-    """Of one point."""
+def _start(devices: int, batch: int, script: str) -> subprocess.Popen[str]:
     command = [sys.executable, script, str(devices), str(batch)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(next(line.split()[1] for line in result.stdout.splitlines() if line.startswith("seconds"))) / batch
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _seconds(process: subprocess.Popen[str], batch: int) -> float:
+    """Of one point."""
+    out, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(errors)
+    return float(next(line.split()[1] for line in out.splitlines() if line.startswith("seconds"))) / batch
 
 
 def measure(repeats: int = 3, batch: int = 100) -> dict[str, float]:
-    """How many times the throughput two processes have."""
+    """How many times the throughput of one process two have; and two that train apart, all that the machine gives."""
     with tempfile.TemporaryDirectory() as folder:
         script = os.path.join(folder, "processes.py")
         with open(script, "w") as file:
             file.write(PROGRAM)
         os.environ["PYTHONPATH"] = os.getcwd() + os.pathsep + os.environ.get("PYTHONPATH", "")
-        cases = ((1, batch), (2, 2 * batch), (2, batch))
-        rounds = [[_seconds(*case, script) for case in cases] for _ in range(repeats)]
-    return {
-        f"{batch} points each": statistics.median(one / each for one, each, _ in rounds),
-        f"{batch} points in all": statistics.median(one / shared for one, _, shared in rounds),
-    }
+        ratios: dict[str, list[float]] = {}
+        for _ in range(repeats):
+            one = _seconds(_start(1, batch, script), batch)
+            each = _seconds(_start(2, 2 * batch, script), 2 * batch)
+            shared = _seconds(_start(2, batch, script), batch)
+            pair = [_start(1, batch, script) for _ in range(2)]
+            apart = statistics.mean(_seconds(process, batch) for process in pair) / 2
+            for name, seconds in (("each", each), ("in all", shared), ("each, apart", apart)):
+                ratios.setdefault(f"{batch} points {name}", []).append(one / seconds)
+    return {name: statistics.median(values) for name, values in ratios.items()}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["BEDLError", "UnsupportedOperationError"]
+__all__ = ["BEDLError", "ModelFileError", "UnsupportedOperationError"]
 
 
 class BEDLError(Exception):
     """Base of the errors that bedl raises on purpose."""
+
+
+class ModelFileError(BEDLError, ValueError):
+    """A file that is no model, or none that this version of bedl can use."""
 
 
 class UnsupportedOperationError(BEDLError, TypeError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from bedl.errors import BEDLError
+from bedl.errors import ModelFileError
 
 __all__ = ["INPUT", "KEY", "OUTPUTS", "SCHEMA", "Description", "ModelFileError", "Name", "Task"]
 
@@ -22,10 +22,6 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "regression": ("mean", "std", "aleatoric", "epistemic"),
     "classification": ("probabilities", "aleatoric", "epistemic", "entropy", "expected_entropy"),
 }
-
-
-class ModelFileError(BEDLError, ValueError):
-    """A file is not a model that this version of bedl can run."""
 
 
 @dataclass(frozen=True)

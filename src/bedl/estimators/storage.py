@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from bedl.errors import BEDLError
+from bedl.errors import BEDLError, ModelFileError
 from bedl.objectives import PAC, HyperPrior, Sum
 from bedl.training.checkpoint import write_atomically
 
@@ -22,10 +22,6 @@ FORMAT = "bedl.estimators"
 SCHEMA = 1
 _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
 _LEFT_OUT = ("callbacks", "checkpoint", "compile", "device", "verbose")  # of the process that trained, not of the model
-
-
-class ModelFileError(BEDLError, ValueError):
-    """A file that is no model, or one that cannot be read here."""
 
 
 class ModelExistsError(BEDLError, FileExistsError):
