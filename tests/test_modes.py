@@ -1,5 +1,7 @@
 """Blocks and options that change how products are computed: prepared weights, shared variances, rounded products."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -64,6 +66,21 @@ def test_frozen_ends_after_an_error_and_may_be_nested():
     with pytest.raises(KeyError), bedl.frozen(net):
         fail()
     assert all(layer.prepared is None for layer in net.modules() if isinstance(layer, bedl.nn.GaussianLayer))
+
+
+def test_frozen_weights_are_not_trained():
+    net, x = small_net(), torch.randn(4, 1, 8, 8)
+    method, y = bedl.BEDL(net, bedl.Normal(1)), torch.zeros(4)
+    with bedl.frozen(net):
+        copied = copy.deepcopy(method)
+        with pytest.raises(bedl.BEDLError, match="fit: inside"):
+            bedl.fit(method, (x, y), epochs=1, accelerator="cpu")
+        with pytest.raises(bedl.BEDLError, match="fit_replicas: inside"):
+            bedl.fit_replicas([method], (x, y), epochs=1)
+        with pytest.raises(bedl.BEDLError, match="correct_variances: inside"):
+            bedl.correct_variances(net, x)
+    assert copied.net[0].prepared is None  # a copy has its own weights
+    bedl.fit(copied, (x, y), epochs=1, accelerator="cpu")
 
 
 def test_frozen_compiles():

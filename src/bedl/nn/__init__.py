@@ -15,7 +15,7 @@ from bedl.nn.layers import (
     GaussianLayer,
     GaussianLinear,
 )
-from bedl.nn.modes import frozen, sampled
+from bedl.nn.modes import frozen, refuse_frozen, sampled
 from bedl.rules.weights import variance_products
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "deterministic",
     "frozen",
     "kept_deterministic",
+    "refuse_frozen",
     "remove_correction",
     "sampled",
     "variance_products",

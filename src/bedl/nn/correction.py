@@ -26,7 +26,7 @@ from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
 from bedl.nn.layers import GaussianLayer
-from bedl.nn.modes import sampled
+from bedl.nn.modes import refuse_frozen, sampled
 
 __all__ = ["correct_variances", "remove_correction"]
 
@@ -79,6 +79,7 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
         raise BEDLError(f"correct_variances: {type(net).__name__} has no Gaussian layer; see bedl.bayesianize")
     if draws < 2 or len(x) < 1:
         raise ValueError(f"correct_variances needs at least 2 draws and 1 input, not {draws} and {len(x)}")
+    refuse_frozen(net, "correct_variances")
     remove_correction(net)
     try:
         with _evaluating(net):

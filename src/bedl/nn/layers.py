@@ -119,6 +119,10 @@ class GaussianLayer(nn.Module):
         """A value per output, in a shape that broadcasts to the weight. values: shape (outputs,)"""
         return values.view(-1, *[1] * (cast(Tensor, self.weight_mean).dim() - 1))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has weights of its own, which nobody has prepared."""
+        return {name: value for name, value in self.__dict__.items() if name != "prepared"}
+
     def fan_in(self) -> float:
         """How many weights add up in one output."""
         return math.prod(self.weight.shape[1:])

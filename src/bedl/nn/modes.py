@@ -9,9 +9,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from bedl.errors import BEDLError
 from bedl.nn.layers import GaussianLayer
 
-__all__ = ["frozen", "sampled"]
+__all__ = ["frozen", "refuse_frozen", "sampled"]
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -45,6 +46,12 @@ def frozen(module: Net) -> Iterator[Net]:
     finally:
         for layer, value in zip(layers, before, strict=True):
             layer.prepared = value
+
+
+def refuse_frozen(module: nn.Module, who: str) -> None:
+    """An error if weights, which `who` is about to change, are constants now."""
+    if any(layer.prepared is not None for layer in _gaussian_layers(module)):
+        raise BEDLError(f"{who}: inside `with bedl.frozen(...)` weights are constants; call it outside the block")
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from bedl.methods import Collection, Method, SelfFitting
+from bedl.nn import refuse_frozen
 from bedl.training import random_state
 from bedl.training.compiling import Compile
 from bedl.training.data import Data, Points, as_points, stream_seed
@@ -204,6 +205,7 @@ def _check_method(method: Any) -> None:
             f"fit trains a method: an nn.Module with loss(batch) and predict(x), such as BEDL(net, head); "
             f"{type(method).__name__} is none"
         )
+    refuse_frozen(method, "fit")
 
 
 def _history(path: str | os.PathLike[str] | None, places: Checkpoints | None) -> list[Callback]:

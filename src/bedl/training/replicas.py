@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bedl.methods import Averaged, Batch, Collection
+from bedl.nn import refuse_frozen
 from bedl.training.data import stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
@@ -97,6 +98,8 @@ def fit_replicas(
         )
     if len({id(method) for method in methods}) < len(methods):
         raise ValueError("fit_replicas: the same method stands in the list twice; copy it with copy.deepcopy")
+    for method in methods:
+        refuse_frozen(method, "fit_replicas")
     if epochs < 1:
         raise ValueError(f"fit_replicas: epochs must be at least 1, not {epochs}")
     if isinstance(early_stopping, bool):
