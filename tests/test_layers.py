@@ -134,7 +134,9 @@ def test_parameters_and_repr(name):
     assert "weight" not in names
     assert ("bias" in names) == (layer.bias is not None)
     plain = layer.plain_class()
-    assert repr(layer).replace("Gaussian", "") == repr(plain(*_arguments(name)))
+    shown = repr(layer).replace("Gaussian", "")
+    assert ("variances='output'" in shown) == ("by output" in name)
+    assert shown.replace(", variances='output'", "") == repr(plain(*_arguments(name)))
 
 
 def _arguments(name):

@@ -1,6 +1,7 @@
 """Blocks and options that change how products are computed: prepared weights, shared variances, rounded products."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -79,8 +80,53 @@ def test_frozen_weights_are_not_trained():
             bedl.fit_replicas([method], (x, y), epochs=1)
         with pytest.raises(bedl.BEDLError, match="correct_variances: inside"):
             bedl.correct_variances(net, x)
+        with pytest.raises(bedl.BEDLError, match="load_state_dict: inside"):
+            net.load_state_dict(net.state_dict())
     assert copied.net[0].prepared is None  # a copy has its own weights
     bedl.fit(copied, (x, y), epochs=1, accelerator="cpu")
+
+
+def test_blocks_of_several_threads_may_overlap():
+    net, x = small_net(), torch.randn(1, 1, 8, 8)
+    expected = net(x)
+    results = []
+
+    def work():
+        for _ in range(20):
+            with bedl.frozen(net), torch.no_grad():
+                results.append(same(net(x), expected))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 80
+    assert all(results)
+    assert all(layer.prepared is None for layer in net.modules() if isinstance(layer, bedl.nn.GaussianLayer))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_convolutions_under_vmap(channels):
+    """As replicas use them; the layout in memory is hidden there."""
+    torch.manual_seed(0)
+    layer, x = bedl.GaussianConv2d(channels, 4, 3), torch.randn(5, channels, 6, 6)
+    expected = layer(x)
+    one_by_one = torch.func.vmap(lambda point: layer(point.unsqueeze(0)).squeeze(0))(x)
+    torch.testing.assert_close(one_by_one.loc, expected.loc)
+    torch.testing.assert_close(one_by_one.variance, expected.variance)
+
+    def net():
+        plain = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+        return bedl.BEDL(bedl.bayesianize(plain), bedl.Dirichlet(3))
+
+    methods = [net(), net()]
+    alone = copy.deepcopy(methods[1])
+    data = (x, torch.tensor([0, 1, 2, 0, 1]))
+    bedl.fit_replicas(methods, data, epochs=2, batch_size=5, seeds=[0, 1], device="cpu")
+    bedl.fit(alone, data, epochs=2, batch_size=5, seed=1, accelerator="cpu")
+    for a, b in zip(methods[1].parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_frozen_compiles():
@@ -182,3 +228,13 @@ def test_second_moments_are_made_again_not_kept():
     variance = x.variance @ weight.square().T + (x.loc.square() + x.variance) @ spread.T
     expected = torch.autograd.grad(variance.sin().sum() + loc.sin().sum(), [x.loc, x.variance, *layer.parameters()])
     torch.testing.assert_close(found, expected)
+
+
+def test_other_precisions_are_refused_and_exports_are_not_rounded():
+    for wrong in (torch.float16, torch.int8, "bfloat16"):
+        with pytest.raises(ValueError, match=r"torch\.bfloat16 or None"), variance_products(wrong):
+            pass
+    net, x = small_net(), torch.randn(2, 1, 8, 8)
+    with variance_products(torch.bfloat16):
+        program = torch.export.export(net, (x,))
+    torch.testing.assert_close(program.module()(x).variance, net(x).variance)

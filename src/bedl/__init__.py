@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# `nn` and `rules` are reached as attributes; a star import must not hide `torch.nn`.
+# Rooms, such as `bedl.nn`, are reached as attributes; a star import must not hide `torch.nn`.
 __all__ = [
     # from a table to predictions that say how sure they are
     "BEDLClassifier",
@@ -95,16 +95,14 @@ _EXTRA_OF = {
     "lightning_fabric": "train", "sklearn": "sklearn", "pandas": "sklearn",
     "onnx": "export", "onnxruntime": "export", "onnxscript": "export",
 }  # fmt: skip
-_ROOMS = {"nn", "rules"}
+_ROOMS = set("data deploy estimators heads methods metrics nn objectives predictive report rules training".split())
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"bedl.{name}")
-    if name not in _HOME_OF:
+    if name not in _HOME_OF and name not in _ROOMS:
         raise AttributeError(f"module 'bedl' has no attribute {name!r}")
     try:
-        value = getattr(import_module(_HOME_OF[name]), name)
+        value = import_module(f"bedl.{name}") if name in _ROOMS else getattr(import_module(_HOME_OF[name]), name)
     except ModuleNotFoundError as error:
         extra = _EXTRA_OF.get(str(error.name).split(".")[0])
         if extra is None:

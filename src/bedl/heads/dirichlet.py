@@ -29,7 +29,8 @@ class Dirichlet(Head):
 
     Integrating lambda and f, p(y = c | x) = E[softmax(f)_c]. Deterministic by default: see `bedl.heads._race` for the
     integral, `bedl.heads._spread` for the uncertainties and `bedl.heads._dirichlet_kl` for the divergence, each with
-    measured errors.
+    measured errors. Gradients are those of the integrals, not of the rules that approximate them: finite differences
+    agree to about 1e-4. Second derivatives need ``method="mc"``.
 
     Args:
         n_classes: number of classes, at least 2.

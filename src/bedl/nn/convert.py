@@ -133,7 +133,7 @@ def deterministic(module: nn.Module) -> nn.Module:
             layer._parameters.pop(f"{weight}_logvar", None)
             plain_weights[weight] = None if mean is None else shared.setdefault(id(mean), mean)
         layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
-        for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared"):
+        for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "frozen_by"):
             layer.__dict__.pop(attribute, None)
         layer._buffers.pop("covariance_factor", None)
         plain: type = layer.plain_class()

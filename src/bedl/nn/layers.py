@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bedl.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
 from bedl.rules.weights import LayerWeight
 
@@ -36,6 +37,7 @@ class GaussianLayer(nn.Module):
     can_share_variances: ClassVar[bool] = False
     is_sampling = False
     prepared: dict[str, Any] | None = None  # inside `frozen`
+    frozen_by = 0  # how many such blocks there are
     covariance_factor: Tensor | None  # broadcasts to the weight; none until `correct_variances` has fitted it
 
     def __init__(
@@ -121,7 +123,11 @@ class GaussianLayer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has weights of its own, which nobody has prepared."""
-        return {name: value for name, value in self.__dict__.items() if name != "prepared"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("prepared", "frozen_by")}
+
+    def extra_repr(self) -> str:
+        shared = ", variances='output'" if getattr(self, "variances", "full") == "output" else ""
+        return super().extra_repr() + shared
 
     def fan_in(self) -> float:
         """How many weights add up in one output."""
@@ -183,6 +189,8 @@ class GaussianLayer(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """A correction belongs to the weights it was fitted for: it comes with their state, and goes with it."""
+        if self.prepared is not None:
+            raise BEDLError("load_state_dict: inside `with bedl.frozen(...)` weights are constants; load them outside")
         if any(f"{prefix}{name}_mean" in state_dict for name in self.gaussian_parameters):
             factor = state_dict.get(f"{prefix}covariance_factor")
             device = cast(Tensor, self.weight_mean).device if factor is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -15,6 +16,7 @@ from bedl.nn.layers import GaussianLayer
 __all__ = ["frozen", "refuse_frozen", "sampled"]
 
 Net = TypeVar("Net", bound=nn.Module)
+_LOCK = threading.Lock()  # blocks of several threads may overlap; the last to end thaws the weights
 
 
 def _gaussian_layers(module: nn.Module) -> list[GaussianLayer]:
@@ -26,7 +28,8 @@ def frozen(module: Net) -> Iterator[Net]:
     """Inside the block weights are constants: their variances and squares are computed once, not at every call.
 
     For many predictions with the same weights, above all of few points each: for a batch of one, preparing the weights
-    costs more than using them. Inside the block weights must not be changed, and their variances have no gradients.
+    costs more than using them. Inside the block weights must not be changed (`fit` and `load_state_dict` refuse to)
+    and have no gradients.
 
     Example:
         >>> import bedl, torch
@@ -37,15 +40,21 @@ def frozen(module: Net) -> Iterator[Net]:
         True
     """
     layers = _gaussian_layers(module)
-    before = [layer.prepared for layer in layers]
+    entered = []
     try:
-        with torch.no_grad():
+        with _LOCK, torch.no_grad():
             for layer in layers:
-                layer.prepare()
+                if layer.frozen_by == 0:
+                    layer.prepare()
+                layer.frozen_by += 1
+                entered.append(layer)
         yield module
     finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.prepared = value
+        with _LOCK:
+            for layer in entered:
+                layer.frozen_by -= 1
+                if layer.frozen_by == 0:
+                    layer.prepared = None
 
 
 def refuse_frozen(module: nn.Module, who: str) -> None:

@@ -25,7 +25,8 @@ class HyperPrior(Objective):
 
     The density is one in sigma², as the paper writes it, although networks are parametrised by log sigma². The most
     probable phi depends on that choice: here the prior alone pulls sigma² to b0/(a0 + 1), in log sigma² it would be
-    b0/a0. Biases and point parameters have no prior. Haussmann et al., AABI 2020, appendix.
+    b0/a0. A variance that several weights share (``variances="output"``) counts once. Biases and point parameters
+    have no prior. Haussmann et al., AABI 2020, appendix.
 
     Args:
         a0: shape of the inverse gamma.

@@ -57,8 +57,12 @@ def _channels_last(x: Operand) -> Operand:
     if x.dim() != 4 or not _is_fast_cpu(x):
         return x
     if isinstance(x, Moments):
-        return Moments(*(part.contiguous(memory_format=torch.channels_last) for part in (x.loc, x.variance)))
-    return x.contiguous(memory_format=torch.channels_last)
+        return Moments(_innermost(x.loc), _innermost(x.variance))
+    return _innermost(x)
+
+
+def _innermost(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # vmap knows no memory formats
 
 
 def _one_channel_last(x: Tensor) -> Tensor:
