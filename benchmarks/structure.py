@@ -79,11 +79,13 @@ def _compared(full: list[Scores], shared: list[Scores]) -> Scores:
 
 
 def measure(seeds: int = 3, epochs: int = 6) -> dict[str, Scores]:
-    """Scores of the full network, and how they change."""
-    results = {}
+    """Scores of the full network, and how they change; each is printed when it is known."""
+    results: dict[str, Scores] = {}
     for name, term in (("without PAC term", None), ("with PAC term", PAC())):
         tables = [list(concrete(kind, term, 100)) for kind in ("full", "output")]
         results[f"concrete, {name}"] = _compared(*tables)
+        print(f"concrete, {name}", results[f"concrete, {name}"], flush=True)
         images = [[lenet(kind, seed, term, epochs) for seed in range(seeds)] for kind in ("full", "output")]
         results[f"LeNet-5, {name}"] = _compared(*images)
+        print(f"LeNet-5, {name}", results[f"LeNet-5, {name}"], flush=True)
     return results

@@ -33,23 +33,20 @@ and over thousands of random cases with stds log-uniform from 0.01 to the s name
 
 C = 1000: 3e-4 with 6 components, 4e-5 with 8.
 
-Microseconds of one busy core per point, C = 10, forward / forward and backward: 37 / 32 eager, 4 / 16 compiled; Monte
-Carlo with 5 samples, errors of 0.1 to 0.8: 2 / 4 eager. Cost is linear in C.
+Monte Carlo with 5 samples has errors of 0.1 to 0.8. Cost is linear in C; docs/speed.md has it.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from bedl.heads._mixtures import LOG_EXPONENTIAL
+from bedl.heads._clocks import clocks
 
 __all__ = [
     "Race",
-    "clocks",
     "first_order_only",
     "log_mean_softmax",
     "pull_back",
@@ -95,69 +92,6 @@ def race_nodes(m: Tensor, v: Tensor, count: int, after: float = 1.9, before: flo
     weight = scale * k / (count - 1) * torch.exp(back)
     first = torch.cat([0.5 * weight[..., :1] + 1, weight[..., 1:]], -1)
     return stop - scale * torch.expm1(back), first.log()
-
-
-# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], the float32 form of Eigen and XLA; error 3e-7
-ERF_P: tuple[float, ...] = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05)
-ERF_P += (-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
-ERF_Q: tuple[float, ...] = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03)
-ERF_Q += (-7.37332916720468e-03, -1.42647390514189e-02)
-
-
-def erf(x: Tensor) -> Tensor:
-    """erf; when compiled, in a form five times as fast as the one inductor calls on CPUs. shape: (*shape)"""
-    if not torch.compiler.is_dynamo_compiling() or x.dtype == torch.float64:  # exported graphs keep their one node
-        return torch.erf(x)
-    x = x.clamp(-4.0, 4.0)
-    square = x * x
-    p, q = torch.full_like(x, ERF_P[0]), torch.full_like(x, ERF_Q[0])
-    for c in ERF_P[1:]:
-        p = p * square + c
-    for c in ERF_Q[1:]:
-        q = q * square + c
-    return x * p / q
-
-
-def clocks(w: Tensor, v: Tensor, components: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logarithms of a clock's survival and density, and the derivatives of the latter.
-
-    Args:
-        w: mean of the class plus log time. shape: (*batch, C, T)
-        v: variance of the class. shape: (*batch, C, 1)
-        components: normals in the mixture for log Exp(1): 4, 6 or 8.
-
-    Returns:
-        log L, log D, d(log D)/dm, d(log D)/dv. shapes: (*batch, C, T)
-    """
-    early = w + v < 0.5 + 3 * v.sqrt() * v / (v + 12)  # where the identity is the more accurate one, by v
-    shift = torch.where(early, v, torch.zeros_like(v))
-    zero = torch.zeros_like(w)
-    survival = shifted = zero + 0.5
-    density = slope = curve = zero  # of the (shifted) clock, times exp(reference)
-    # relative to the widest component, the first, nothing underflows, however far out
-    _, mu, variance = LOG_EXPONENTIAL[components][0]
-    reference = ((mu - w - shift) * torch.rsqrt(2 * (variance + v))).square()
-    for p, mu, variance in LOG_EXPONENTIAL[components]:
-        inverse = torch.rsqrt(2 * (variance + v))
-        d = (mu - w) * inverse
-        g = d - shift * inverse
-        e = (p / math.sqrt(math.pi)) * inverse * torch.exp(reference - g * g)
-        e1 = 2 * g * inverse * e
-        survival = survival + (0.5 * p) * erf(d)
-        shifted = shifted + (0.5 * p) * erf(g)
-        density = density + e
-        slope = slope + e1
-        curve = curve + 2 * inverse * (g * e1 - inverse * e)
-    floor = torch.finfo(w.dtype).eps ** 2
-    log_survival = survival.clamp_min(floor).log()
-    shifted = shifted.clamp_min(1e-4)  # above that wherever it is used
-    ratio = torch.exp(-reference) / shifted
-    return (
-        log_survival,
-        torch.where(early, w + 0.5 * v + shifted.log(), density.log() - reference),
-        torch.where(early, 1 - density * ratio, slope / density),
-        torch.where(early, 0.5 - (density + 0.5 * slope) * ratio, 0.5 * curve / density),
-    )
 
 
 class _FirstOrderOnly(torch.autograd.Function):

@@ -24,7 +24,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bedl.heads._race import clocks, race_nodes
+from bedl.heads._clocks import clocks
+from bedl.heads._race import race_nodes
 
 __all__ = ["softmax_spread"]
 

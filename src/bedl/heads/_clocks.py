@@ -1,0 +1,74 @@
+"""One clock of the race (`_race`): survival, density and their derivatives, as sums over a mixture of normals."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bedl.heads._mixtures import LOG_EXPONENTIAL
+
+__all__ = ["clocks", "erf"]
+
+# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], the float32 form of Eigen and XLA; error 3e-7
+ERF_P: tuple[float, ...] = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05)
+ERF_P += (-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
+ERF_Q: tuple[float, ...] = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03)
+ERF_Q += (-7.37332916720468e-03, -1.42647390514189e-02)
+
+
+def erf(x: Tensor) -> Tensor:
+    """erf; when compiled, in a form five times as fast as the one inductor calls on CPUs. shape: (*shape)"""
+    if not torch.compiler.is_dynamo_compiling() or x.dtype == torch.float64:  # exported graphs keep their one node
+        return torch.erf(x)
+    x = x.clamp(-4.0, 4.0)
+    square = x * x
+    p, q = torch.full_like(x, ERF_P[0]), torch.full_like(x, ERF_Q[0])
+    for c in ERF_P[1:]:
+        p = p * square + c
+    for c in ERF_Q[1:]:
+        q = q * square + c
+    return x * p / q
+
+
+def clocks(w: Tensor, v: Tensor, components: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logarithms of a clock's survival and density, and the derivatives of the latter.
+
+    Args:
+        w: mean of the class plus log time. shape: (*batch, C, T)
+        v: variance of the class. shape: (*batch, C, 1)
+        components: normals in the mixture for log Exp(1): 4, 6 or 8.
+
+    Returns:
+        log L, log D, d(log D)/dm, d(log D)/dv. shapes: (*batch, C, T)
+    """
+    early = w + v < 0.5 + 3 * v.sqrt() * v / (v + 12)  # where the identity is the more accurate one, by v
+    shift = torch.where(early, v, torch.zeros_like(v))
+    zero = torch.zeros_like(w)
+    survival = shifted = zero + 0.5
+    density = slope = curve = zero  # of the (shifted) clock, times exp(reference)
+    # relative to the widest component, the first, nothing underflows, however far out
+    _, mu, variance = LOG_EXPONENTIAL[components][0]
+    reference = ((mu - w - shift) * torch.rsqrt(2 * (variance + v))).square()
+    for p, mu, variance in LOG_EXPONENTIAL[components]:
+        inverse = torch.rsqrt(2 * (variance + v))
+        d = (mu - w) * inverse
+        g = d - shift * inverse
+        e = (p / math.sqrt(math.pi)) * inverse * torch.exp(reference - g * g)
+        e1 = 2 * g * inverse * e
+        survival = survival + (0.5 * p) * erf(d)
+        shifted = shifted + (0.5 * p) * erf(g)
+        density = density + e
+        slope = slope + e1
+        curve = curve + 2 * inverse * (g * e1 - inverse * e)
+    floor = torch.finfo(w.dtype).eps ** 2
+    log_survival = survival.clamp_min(floor).log()
+    shifted = shifted.clamp_min(1e-4)  # above that wherever it is used
+    ratio = torch.exp(-reference) / shifted
+    return (
+        log_survival,
+        torch.where(early, w + 0.5 * v + shifted.log(), density.log() - reference),
+        torch.where(early, 1 - density * ratio, slope / density),
+        torch.where(early, 0.5 - (density + 0.5 * slope) * ratio, 0.5 * curve / density),
+    )
