@@ -182,9 +182,11 @@ def test_wrong_variances_are_refused():
 
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "same"},
                                      {"dilation": 2}, {"stride": (1, 3), "padding": 1}])  # fmt: skip
-def test_images_of_one_channel_are_convolved_as_torch_does(options):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_images_of_one_channel_are_convolved_as_torch_does(options, compiled):
+    """Uncompiled by strides, compiled by patches."""
     layer, x = bedl.GaussianConv2d(1, 3, (3, 5), **options), torch.randn(2, 1, 7, 9, requires_grad=True)
-    result = layer(x)
+    result = (torch.compile(layer, backend="eager", fullgraph=True) if compiled else layer)(x)
     exact = nn.functional.conv2d
     arguments = (layer.bias, layer.stride, layer.padding, layer.dilation)
     torch.testing.assert_close(result.loc, exact(x, layer.weight_mean, *arguments))
