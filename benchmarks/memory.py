@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bedl.methods import Batch
+from bedl.training import adam
 from benchmarks.nets import NETS
 from benchmarks.passes import targets
 
@@ -70,8 +72,9 @@ def measure(name: str, batch: int) -> float:
         return method.loss(Batch(x, y, 60_000))
 
     totals = []
-    for model, loss in ((method, bedl_loss), (plain, plain_loss)):
-        optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    plain_adam = functools.partial(torch.optim.Adam, lr=1e-4)
+    for model, loss, make in ((method, bedl_loss, adam(1e-4)), (plain, plain_loss, plain_adam)):
+        optimizer = make(model.parameters())
         with PeakMemory(x, y) as memory:
             for _ in range(2):
                 optimizer.zero_grad()

@@ -2,7 +2,9 @@
 
 Prediction is the network and the head's probabilities, or mean and variance (`predict`), and, as *all*, with the
 whole decomposition of uncertainty; weights are prepared once (`bedl.frozen`), as the estimators do. A training step is
-forward, loss, backward and Adam; bedl's has the head, the marginal likelihood and the PAC term.
+forward, loss, backward and Adam; bedl's has the head, the marginal likelihood and the PAC term. Adam is what comes by
+default: torch's for the deterministic network, fused for bedl (`bedl.training.adam`); that network is measured with the
+fused one too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch import Tensor
 import bedl
 from bedl.methods import Batch
 from bedl.nn import GaussianLayer
+from bedl.training import adam
 from bedl.training.compiling import Compiled
 from benchmarks.nets import NETS, Net
 from benchmarks.timing import medians, threads
@@ -35,9 +38,9 @@ def targets(net: Net, count: int) -> Tensor:
     return torch.randn(count, generator=generator)
 
 
-def plain_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool) -> Runs:
+def plain_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool, fused: bool | None = None) -> Runs:
     model = net.plain()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=fused)
     forward: Any = torch.compile(model, dynamic=False) if compile else model
 
     def predict() -> None:
@@ -68,7 +71,7 @@ def prepare(method: bedl.BEDL) -> None:
 def bedl_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool, variances: str = "full") -> Runs:
     method, ready = net.factory(0, variances), net.factory(0, variances).eval()
     prepare(ready)
-    optimizer = torch.optim.Adam(method.parameters(), 1e-4)
+    optimizer = adam(1e-4)(method.parameters())
     head: Any = ready.head
 
     def probabilities(x: Tensor) -> object:
@@ -103,6 +106,7 @@ def measure(case: tuple[str, int], repeats: int = 15, count: int = 1) -> dict[st
     torch._dynamo.reset()  # of one function only a few versions are compiled, the next run as they are
     x, y = net.inputs(batch, 0), targets(net, batch)
     runs = {**plain_runs(net, x, y, "plain", False), **bedl_runs(net, x, y, "bedl", False)}
+    runs["plain, fused Adam: step"] = plain_runs(net, x, y, "plain", False, fused=True)["plain step"]
     if name in EAGER_ONLY:
         runs |= bedl_runs(net, x, y, "one variance per output", False, "output")
     else:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bedl import BEDL, GaussianLinear, Normal
 from bedl.methods import Batch
+from bedl.training import adam
 from bedl.training.replica_data import ReplicaBatches
 from bedl.training.stacked import Stacked
 from bedl.training.vector_adam import VectorAdam, clip_rows
@@ -51,7 +52,7 @@ def twenty_nets(sets: list[tuple[Tensor, Tensor]], compile: bool) -> Callable[[i
 def one_net(x: Tensor, y: Tensor) -> Callable[[int], None]:
     """By the plainest loop there is."""
     model = paper_net(0)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    optimizer = adam(1e-3)(model.parameters())
     batches = ReplicaBatches((x, y), [0], 10_000, 32, torch.device("cpu"))
 
     def step(number: int) -> None:

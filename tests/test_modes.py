@@ -180,24 +180,6 @@ def test_wrong_variances_are_refused():
         bedl.bayesianize(nn.Linear(2, 2), variances="rows")
 
 
-@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "same"},
-                                     {"dilation": 2}, {"stride": (1, 3), "padding": 1}])  # fmt: skip
-@pytest.mark.parametrize("compiled", [False, True])
-def test_images_of_one_channel_are_convolved_as_torch_does(options, compiled):
-    """Uncompiled by strides, compiled by patches."""
-    layer, x = bedl.GaussianConv2d(1, 3, (3, 5), **options), torch.randn(2, 1, 7, 9, requires_grad=True)
-    result = (torch.compile(layer, backend="eager", fullgraph=True) if compiled else layer)(x)
-    exact = nn.functional.conv2d
-    arguments = (layer.bias, layer.stride, layer.padding, layer.dilation)
-    torch.testing.assert_close(result.loc, exact(x, layer.weight_mean, *arguments))
-    torch.testing.assert_close(
-        result.variance, exact(x.square(), layer.weight_logvar.exp(), None, *arguments[1:]), rtol=1e-5, atol=1e-9
-    )
-    gradients = torch.autograd.grad(result.loc.sin().sum(), [x, layer.weight_mean])
-    expected = torch.autograd.grad(exact(x, layer.weight_mean, *arguments).sin().sum(), [x, layer.weight_mean])
-    torch.testing.assert_close(gradients, expected)
-
-
 @pytest.mark.parametrize("variances", ["full", "output"])
 def test_products_of_variances_in_bfloat16(variances):
     net, x = small_net(variances=variances), torch.randn(50, 1, 8, 8)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -110,7 +109,7 @@ def partial_train(
     for number, (member, before) in enumerate(zip(members, optimizers, strict=True)):
 
         def make(parameters: Any, before: Any = before) -> Any:
-            optimizer = torch.optim.Adam(parameters, lr=estimator.learning_rate) if before is None else before
+            optimizer = adam(estimator.learning_rate)(parameters) if before is None else before
             kept.append(optimizer)
             return optimizer
 

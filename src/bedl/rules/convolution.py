@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bedl.moments import Moments
+from bedl.rules._strided import convolve_strided
 from bedl.rules.affine import Operand, biased
 
 __all__ = ["convolution"]
@@ -20,12 +21,15 @@ def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments
 
     def rule(input: Operand, weight: Operand, bias: Operand | None = None, *args: Any, **kwargs: Any) -> Moments:
         input = _channels_last(input)
-        few = conv is F.conv2d and _suits_patches(input, weight, *args, **kwargs)
+        how = _How.read(*args, **kwargs) if conv is F.conv2d and _can_choose(input, *args, **kwargs) else None
 
         def convolve(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-            if few:
-                return _by_patches(x, w, bias, *args, **kwargs)
-            return conv(_one_channel_last(x) if dims == 2 else x, w, bias, *args, **kwargs)
+            if how is not None and w.shape[1] == 1 and how.dilation == (1, 1) and torch.compiler.is_compiling():
+                return _by_patches(x, w, bias, how)
+            x = _one_channel_last(x) if dims == 2 else x
+            if how is not None and _suits_products(w, how) and _is_trained(x, w):
+                return convolve_strided(x, w, bias, how.stride, how.padding, how.dilation)
+            return conv(x, w, bias, *args, **kwargs)
 
         def total(x: Tensor, by_output: Tensor) -> Tensor:
             return _window_sums(conv, dims, x, weight.shape[2:], args, kwargs) * by_output.view(-1, *[1] * dims)
@@ -76,31 +80,45 @@ def _is_fast_cpu(x: Operand) -> bool:
     return x.device.type == "cpu" and x.dtype != torch.float64 and not torch.compiler.is_exporting()
 
 
-def _suits_patches(
-    x: Operand, weight: Operand, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> bool:
-    """Images with one channel, compiled: the library's convolution leaves channels outermost and is itself slower.
+class _How(NamedTuple):
+    """The arguments of a convolution in two dimensions, without groups."""
 
-    Uncompiled nothing is gained, and the patches would be kept for the backward pass.
-    """
-    return (
-        torch.compiler.is_compiling() and weight.shape[1] == 1 and groups == 1 and x.dim() == 4
-        and not isinstance(padding, str) and dilation in (1, (1,), (1, 1)) and _is_fast_cpu(x)
-    )  # fmt: skip
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @classmethod
+    def read(cls, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> _How:
+        return cls(*((a, a) if isinstance(a, int) else (a[0], a[-1]) for a in (stride, padding, dilation)))
 
 
-def _by_patches(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any = 1, padding: Any = 0, *_: Any, **__: Any
-) -> Tensor:
+def _can_choose(x: Operand, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> bool:
+    """Whether the convolution of x is one for which there are several ways."""
+    return groups == 1 and x.dim() == 4 and not isinstance(padding, str) and _is_fast_cpu(x)
+
+
+def _suits_products(weight: Tensor, how: _How) -> bool:
+    """Whether `convolve_strided` was seen to be faster. weight: shape (outputs, channels, *window)"""
+    return max(how.stride) > 1 and weight.shape[1] > 1 and max(weight.shape[2:]) > 1
+
+
+def _is_trained(x: Tensor, weight: Tensor) -> bool:
+    """Whether there will be a derivative by the weight, in the precision of the operands. shapes: (*)"""
+    return weight.requires_grad and x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
+def _by_patches(x: Tensor, weight: Tensor, bias: Tensor | None, how: _How) -> Tensor:
     """A convolution as one product of matrices, its result with channels innermost in memory.
+
+    For images with one channel, compiled: the library's convolution leaves channels outermost and is itself slower.
+    Uncompiled nothing is gained, and the patches would be kept for the backward pass.
 
     Args:
         x: shape (n, 1, height, width)
         weight: shape (outputs, 1, *window)
     """
-    across, down = (stride, stride) if isinstance(stride, int) else (stride[-1], stride[0])
-    sides = (padding, padding) if isinstance(padding, int) else (padding[-1], padding[0])
-    if any(sides):
-        x = F.pad(x, (sides[0], sides[0], sides[1], sides[1]))
-    patches = x.squeeze(1).unfold(1, weight.shape[2], down).unfold(2, weight.shape[3], across)
+    down, across = how.padding
+    if down or across:
+        x = F.pad(x, (across, across, down, down))
+    patches = x.squeeze(1).unfold(1, weight.shape[2], how.stride[0]).unfold(2, weight.shape[3], how.stride[1])
     return F.linear(patches.flatten(3), weight.flatten(1), bias).permute(0, 3, 1, 2)

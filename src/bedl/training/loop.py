@@ -37,8 +37,26 @@ __all__ = ["FitResult", "adam", "fit"]
 
 
 def adam(lr: float = 1e-3, **options: Any) -> MakeOptimizer:
-    """Adam with this learning rate, for `fit(optimizer=…)`."""
-    return functools.partial(torch.optim.Adam, lr=lr, **options)
+    """Adam with this learning rate, for `fit(optimizer=…)`.
+
+    Args:
+        lr: learning rate.
+        options: of `torch.optim.Adam`. On CPUs its fused form, several times as fast, unless they say otherwise.
+
+    Example:
+        >>> import bedl
+        >>> bedl.training.adam(0.01)(bedl.GaussianLinear(3, 2).parameters()).defaults["lr"]
+        0.01
+    """
+
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        free = not {"fused", "foreach", "differentiable"} & set(options)
+        if free and all(p.device.type == "cpu" for p in parameters):
+            return torch.optim.Adam(parameters, lr=lr, fused=True, **options)
+        return torch.optim.Adam(parameters, lr=lr, **options)
+
+    return make
 
 
 @dataclasses.dataclass(frozen=True)

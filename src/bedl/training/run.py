@@ -99,6 +99,7 @@ class Run:
             validation,
             settings,
         )
+        method.to(fabric.device)  # before the optimiser looks at where parameters are
         optimizer = settings.optimizer([p for p in method.parameters() if p.requires_grad])
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.total_steps = settings.epochs * -(-points.n // settings.batch_size)
