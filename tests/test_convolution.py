@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bedl
-from bedl.rules import _strided
+from bedl.rules import _strided, convolution
 from bedl.rules._strided import _weight_gradient, convolve_strided
 
 OPTIONS = [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "same"}, {"dilation": 2},
@@ -16,8 +16,9 @@ OPTIONS = [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("channels", [1, 4])
-def test_images_are_convolved_as_torch_does(options, compiled, channels):
+def test_images_are_convolved_as_torch_does(options, compiled, channels, monkeypatch):
     """One channel: uncompiled by strides, compiled by patches. Strides: the weight's derivative by patches."""
+    monkeypatch.setattr(convolution, "MANY_OUTPUTS", 3)
     layer = bedl.GaussianConv2d(channels, 3, (3, 5), **options)
     x = torch.randn(2, channels, 7, 9, requires_grad=True)
     torch._dynamo.reset()  # of one function only a few versions are compiled
@@ -31,6 +32,21 @@ def test_images_are_convolved_as_torch_does(options, compiled, channels):
     found = torch.autograd.grad(result.loc.sin().sum() + result.variance.log().sum(), by)
     expected = torch.autograd.grad(loc.sin().sum() + variance.log().sum(), by)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "options", "trained", "expected"),
+    [(128, {"stride": 2}, True, 2), (127, {"stride": 2}, True, 0), (128, {}, True, 0), (128, {"stride": 2}, False, 0),
+     (128, {"stride": 2, "groups": 2}, True, 0), (128, {"stride": (1, 2)}, True, 2)],
+)  # fmt: skip
+def test_where_it_pays_off(outputs, options, trained, expected, monkeypatch):
+    calls = []
+    own = _strided.convolve_strided
+    monkeypatch.setattr(convolution, "convolve_strided", lambda *a: calls.append(a) or own(*a))
+    layer = bedl.GaussianConv2d(2, outputs, 3, **options)
+    with torch.set_grad_enabled(trained):
+        layer(torch.randn(2, 2, 9, 9))
+    assert len(calls) == expected
 
 
 def test_patches_are_laid_out_a_few_at_a_time(monkeypatch):
@@ -73,7 +89,8 @@ def test_the_operator_keeps_to_what_it_declares():
     torch.library.opcheck(_weight_gradient, (grad, x, [3, 3], [2, 2], [0, 0], [1, 1]))
 
 
-def test_a_network_with_strides_on_half_precision_inputs():
+def test_a_network_with_strides_on_half_precision_inputs(monkeypatch):
+    monkeypatch.setattr(convolution, "MANY_OUTPUTS", 2)
     net = bedl.bayesianize(nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 2, 3, stride=2)))
     x = torch.randn(2, 3, 15, 15)
     with torch.autocast("cpu", torch.bfloat16):

@@ -43,7 +43,10 @@ def test_long_runs_of_large_networks_compile_and_short_ones_do_not(caplog: pytes
     )
     assert not should_compile("auto", lenet, images, 100, 100, "cpu")
     assert should_compile("auto", lenet, images, 100, 100_000, "cpu")
-    assert "compiling the training step" in caplog.text
+    assert "compiling the training step (a minute or so, once)" in caplog.text
+    deep = BEDL(nn.Sequential(*(GaussianLinear(3, 3) for _ in range(20)), GaussianLinear(3, 2)), Normal(1))
+    assert should_compile("auto", deep, points, 32, 10**6, "cpu")
+    assert "about 3 minutes" in caplog.text
     with pytest.raises(ValueError, match="compile must be"):
         should_compile("yes", small, points, 32, 1, "cpu")
 

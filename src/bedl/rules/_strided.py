@@ -1,7 +1,7 @@
 """Convolutions with strides, trained on CPUs: the derivative by the weight as a product of matrices.
 
-The library's own runs at half the speed of its other convolutions there, or less; a matrix product over patches does
-not, if few enough patches at a time are laid out that they stay in the cache. Same result, up to rounding.
+The library's own runs at half the speed of its other convolutions there, or less. A matrix product over patches does
+not, if so few are laid out at a time that they stay in the cache, and for many outputs. Same result, up to rounding.
 """
 
 from __future__ import annotations

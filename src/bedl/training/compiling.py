@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from bedl.methods import Batch
+from bedl.moments import Moments
+from bedl.nn import GaussianLayer
 from bedl.training.data import Points, cast
 
 __all__ = ["Compile", "Compiled", "has_fast_bfloat16", "should_compile", "variance_precision"]
@@ -26,10 +27,11 @@ Compile = bool | str  # True, False or "auto"
 logger = logging.getLogger("bedl")
 
 # On one CPU core, from benchmarks/: what compiling costs once, and saves with each step.
-COST = 60.0  # seconds: a small network takes 20, one with max-pooling or ELU minutes
+COST = 30.0  # seconds, with the head; max-pooling and ELU, whose formulas are long, come on top
+COST_PER_LAYER = 8.0
 SAVED_PER_STEP = 1.5e-3  # seconds: calls that are no longer made one by one
 FEW_STEPS = 50  # of which none is long enough
-SAVED_PER_FLOP = 6e-11  # seconds, for each operation of the forward pass: intermediate results that stay in cache
+SAVED_PER_ACTIVATION = 3e-8  # seconds: intermediate results that stay in cache
 
 
 def should_compile(choice: Compile, method: Any, points: Points, batch_size: int, steps: int, device: str) -> bool:
@@ -49,14 +51,17 @@ def should_compile(choice: Compile, method: Any, points: Points, batch_size: int
         return bool(choice)
     if steps < FEW_STEPS:
         return False
-    saved = SAVED_PER_STEP + (SAVED_PER_FLOP * _flops(method, points) * batch_size if device == "cpu" else 0)
-    if steps * saved < 2 * COST:
+    layers, activations = _size(method, points)
+    cost = COST + COST_PER_LAYER * layers
+    saved = SAVED_PER_STEP + (SAVED_PER_ACTIVATION * activations * batch_size if device == "cpu" else 0)
+    if steps * saved < 2 * cost:
         return False
     if device == "cpu" and not _has_compiler():
         logger.warning("no C++ compiler was found, so training goes on uncompiled, at about half the speed")
         return False
     precision = "" if device != "cpu" or has_fast_bfloat16() else "; variances stay in float32, bfloat16 is slow here"
-    logger.warning("compiling the training step (a minute or so, once); compile=False goes without%s", precision)
+    about = "a minute or so" if cost < 90 else f"about {cost / 60:.0f} minutes"
+    logger.warning("compiling the training step (%s, once); compile=False goes without%s", about, precision)
     return True
 
 
@@ -82,12 +87,21 @@ def has_fast_bfloat16() -> bool:
     return any(getattr(torch.cpu, name, bool)() for name in known)
 
 
-def _flops(method: Any, points: Points) -> float:
-    """Operations in the matrix products and convolutions of the prediction for one point."""
-    fetched = next(points.fetch([np.zeros(1, dtype=int)]))
-    with FlopCounterMode(display=False) as counter:
+def _size(method: Any, points: Points) -> tuple[int, int]:
+    """Gaussian layers that take part in a prediction, and how many numbers they give for one point."""
+    given: list[int] = []
+    hooks = [
+        layer.register_forward_hook(lambda _, __, y: given.append(y.numel() if isinstance(y, Moments) else 0))
+        for layer in method.modules()
+        if isinstance(layer, GaussianLayer)
+    ]
+    try:
+        fetched = next(points.fetch([np.zeros(1, dtype=int)]))
         method.predict(cast(*fetched, method).x)
-    return counter.get_total_flops()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return len(given), sum(given)
 
 
 def _has_compiler() -> bool:
