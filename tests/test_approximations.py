@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bedl import Moments
+from bedl import Moments, UnsupportedOperationError
 from bedl.rules.pooling import maximum_of
 from tests import oracles
 
@@ -31,6 +31,8 @@ FIRST_ORDER = {
     "layer_norm 2 axes": (lambda x: F.layer_norm(x, (3, 4)), (2, 3, 4)),
     "rms_norm": (lambda x: F.rms_norm(x, (4,), WEIGHT, 1e-5), (3, 4)),
     "group_norm": (lambda x: F.group_norm(x, 2, WEIGHT, BIAS), (2, 4, 3)),
+    "normalize": (lambda x: F.normalize(x, dim=1), (2, 4, 3)),
+    "glu": (lambda x: F.glu(x, dim=1), (2, 4, 3)),
     "instance_norm": (lambda x: F.instance_norm(x, weight=WEIGHT, bias=BIAS), (2, 4, 5)),
     "softmax": (lambda x: torch.softmax(x, -1), (3, 4)),
     "F.softmax": (lambda x: F.softmax(x, dim=0), (3, 4)),
@@ -60,7 +62,7 @@ def test_without_variance_it_is_the_plain_function(name, dtype):
     loc = normals(*shape).loc.to(dtype)
     y = function(Moments(loc, 0.0))
     assert torch.equal(y.loc, function(loc))
-    assert torch.equal(y.variance, torch.zeros_like(loc))
+    assert torch.equal(y.variance, torch.zeros_like(y.loc))
 
 
 @pytest.mark.parametrize("name", FIRST_ORDER)
@@ -87,6 +89,34 @@ def test_norms_are_close_to_sampling(function):
     ratio = y.variance / variance
     assert abs(ratio.mean() - 1) < 0.02
     assert (ratio - 1).abs().max() < 0.1
+
+
+def test_gates_and_directions_are_close_to_sampling():
+    x = normals(4, 64, scale=1.0)
+    for function, tolerance in ((F.glu, 0.05), (lambda t: F.normalize(t, dim=-1), 0.1)):
+        mean, variance = sampled_moments(function, x, 20_000)
+        y = function(x)
+        assert (y.loc - mean).abs().max() < 0.04
+        assert (y.variance / variance - 1).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("call", [lambda x: F.normalize(x, p=1.0), lambda x: torch.einsum("...i->i", x)])
+def test_what_is_not_defined_is_refused(call):
+    with pytest.raises(UnsupportedOperationError, match=r"is defined|not defined"):
+        call(normals(2, 3))
+
+
+def test_entries_are_assigned():
+    x, y = normals(3, 4), normals(4, seed=5)
+    loc, variance = x.loc.clone(), x.variance.clone()
+    x[1] = y
+    x[:, 0] = 2.0
+    loc[1], variance[1] = y.loc, y.variance
+    loc[:, 0], variance[:, 0] = 2.0, 0.0
+    assert torch.equal(x.loc, loc)
+    assert torch.equal(x.variance, variance)
+    with pytest.raises(UnsupportedOperationError, match="cannot hold Moments"):
+        torch.zeros(3, 4)[1] = y
 
 
 def test_softmax_is_close_to_sampling():

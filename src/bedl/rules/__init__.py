@@ -37,7 +37,9 @@ TABLE: dict[str, dict[str, Callable]] = {
     "affine": {
         "linear": affine.linear, "matmul mm bmm mv dot": affine.matmul, "__rmatmul__": affine.rmatmul,
         "addmm baddbmm": affine.addmm, "einsum": affine.einsum, "bilinear": affine.bilinear,
-        "F.embedding": affine.embedding,
+        "F.embedding": affine.embedding, "tensordot": affine.products(torch.tensordot),
+        "outer ger": affine.products(torch.outer), "inner": affine.products(torch.inner),
+        "kron": affine.products(torch.kron),
         **{f"conv{d}d": convolution.convolution(getattr(F, f"conv{d}d"), d) for d in (1, 2, 3)},
         **{f"conv_transpose{d}d": convolution.convolution(getattr(F, f"conv_transpose{d}d"), d) for d in (1, 2, 3)},
     },
@@ -52,7 +54,7 @@ TABLE: dict[str, dict[str, Callable]] = {
         "maximum": activation.maximum, "minimum": activation.minimum,
         "sigmoid expit": numerical.sigmoid, "tanh": numerical.tanh, "silu": numerical.silu, "mish": numerical.mish,
         "gelu": numerical.gelu, "softplus": numerical.softplus, "logsigmoid": numerical.logsigmoid,
-        "hardswish": numerical.hardswish,
+        "hardswish": numerical.hardswish, "glu": numerical.glu,
     },
     "pooling": {
         **{f"avg_pool{d}d": pooling.average(getattr(F, f"avg_pool{d}d"), d) for d in (1, 2, 3)},
@@ -66,7 +68,7 @@ TABLE: dict[str, dict[str, Callable]] = {
     "normalisation": {
         "F.batch_norm": normalisation.batch_norm, "F.layer_norm": normalisation.layer_norm,
         "F.group_norm": normalisation.group_norm, "F.instance_norm": normalisation.instance_norm,
-        "F.rms_norm": normalisation.rms_norm,
+        "F.rms_norm": normalisation.rms_norm, "F.normalize": normalisation.unit_length,
     },
     "dropout": {
         "dropout dropout1d dropout2d dropout3d feature_dropout": dropout.dropout,
@@ -86,7 +88,7 @@ TABLE: dict[str, dict[str, Callable]] = {
         "addcmul": arithmetic.addcmul, "cumsum": arithmetic.cumsum,
     },
     "shape": {
-        "__getitem__": shape.getitem, "cat concat concatenate": shape.joins(torch.cat),
+        "__getitem__": shape.getitem, "__setitem__": shape.setitem, "cat concat concatenate": shape.joins(torch.cat),
         "stack": shape.joins(torch.stack), "hstack": shape.joins(torch.hstack), "vstack": shape.joins(torch.vstack),
         "pad": shape.pad, "sum": shape.sum, "mean": shape.mean, "interpolate upsample": shape.interpolate,
         "to": shape.to, "type_as": shape.type_as, "float": shape.casts(torch.float32),

@@ -11,6 +11,7 @@ summed in one operand only, the bilinear form), the formula would be wrong; thos
 from __future__ import annotations
 
 import contextlib
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -142,12 +143,7 @@ def einsum(equation: str, *operands: Any) -> Moments:
         operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) > 2:
         raise refusal(torch.einsum, "only 'equation' strings with one or two operands are defined; split the product")
-    if "." in equation:
-        raise refusal(torch.einsum, "'...' is not defined; name every axis")
-    inputs, _, output = equation.replace(" ", "").partition("->")
-    if "->" not in equation:
-        letters = sorted(set(inputs) - {","})
-        output = "".join(c for c in letters if inputs.count(c) == 1)
+    inputs, output = _named_axes(equation.replace(" ", ""), [x.dim() for x in operands])
     if len(operands) == 1:  # a sum of entries, each once
         x = operands[0]
         return Moments(torch.einsum(f"{inputs}->{output}", x.loc), torch.einsum(f"{inputs}->{output}", x.variance))
@@ -161,6 +157,35 @@ def einsum(equation: str, *operands: Any) -> Moments:
         reduced.append(x)
         terms.append(kept)
     return product(lambda a, b: torch.einsum(f"{terms[0]},{terms[1]}->{output}", a, b), reduced[0], reduced[1])
+
+
+def _named_axes(equation: str, dims: list[int]) -> tuple[str, str]:
+    """Both sides of an equation, with a letter of its own for each axis behind '...'; dims: axes of each operand."""
+    sides = equation.split("->")
+    inputs = sides[0]
+    free = [c for c in string.ascii_letters if c not in equation]
+    terms, longest = [], 0
+    for term, count in zip(inputs.split(","), dims, strict=True):
+        hidden = count - len(term.replace("...", ""))
+        longest = max(longest, hidden if "..." in term else 0)
+        terms.append(term.replace("...", "".join(free[:hidden][::-1])))  # the last axes have the same letters in all
+    rest = "".join(free[:longest][::-1])
+    if len(sides) == 2:
+        if "..." in inputs and "..." not in sides[1]:
+            raise refusal(torch.einsum, "axes behind '...' that are summed are not defined; name them")
+        return ",".join(terms), sides[1].replace("...", rest)
+    alone = sorted(c for c in set(inputs) - set(",.") if inputs.count(c) == 1)
+    return ",".join(terms), rest + "".join(alone)
+
+
+def products(op: Callable[..., Tensor]) -> Callable[..., Moments]:
+    """The rule of a function that multiplies entries of its first argument by entries of its second, and adds up."""
+
+    def rule(input: Operand, other: Operand, *args: Any, **kwargs: Any) -> Moments:
+        return product(lambda a, b: op(a, b, *args, **kwargs), input, other)
+
+    rule.__name__ = op.__name__
+    return rule
 
 
 def bilinear(input1: Operand, input2: Operand, weight: Operand, bias: Operand | None = None) -> Moments:

@@ -127,6 +127,18 @@ def rms_norm(input: Moments, normalized_shape: Sequence[int], weight: Parameter 
 
 
 @approximate(_FIRST_ORDER)
+def unit_length(input: Moments, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Moments:
+    """F.normalize: RMS normalisation along an axis, over the root of its length."""
+    if p != 2 or not isinstance(dim, int) or out is not None:
+        raise refusal(F.normalize, "only p=2 along one axis is defined")
+    count, v = input.shape[dim], input.variance
+    y, u = _normalised(input.loc.to(v.dtype).movedim(dim, -1), v.movedim(dim, -1), eps * eps / count, centred=False)
+    random = (v > 0).any(dim, keepdim=True)
+    loc = (y / math.sqrt(count)).movedim(-1, dim).to(input.dtype)
+    return Moments(torch.where(random, loc, F.normalize(input.loc, p, dim, eps)), (u / count).movedim(-1, dim))
+
+
+@approximate(_FIRST_ORDER)
 def group_norm(input: Moments, num_groups: int, weight: Parameter = None, bias: Parameter = None,
                eps: float = 1e-5) -> Moments:  # fmt: skip
     _no_random_scale(F.group_norm, weight, bias)

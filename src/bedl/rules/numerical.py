@@ -20,6 +20,7 @@ from torch import Tensor
 from bedl.moments import Moments
 from bedl.rules._marks import approximate, elementwise
 from bedl.rules.activation import rectified
+from bedl.rules.arithmetic import mul
 from bedl.special import normal_cdf, normal_pdf, standardize, std
 
 Function = Callable[[Tensor], Tensor]
@@ -199,3 +200,12 @@ def softplus(m: Tensor, v: Tensor, beta: float = 1.0, threshold: float = 20.0) -
 def logsigmoid(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     mean, variance = _like_relu(F.softplus, -m, v)
     return -mean, variance
+
+
+@approximate(_SPLIT)
+def glu(input: Moments, dim: int = -1) -> Moments:
+    """The first half times the sigmoid of the second, which is independent of it."""
+    if input.shape[dim] % 2:
+        raise ValueError(f"glu: axis {dim} has odd length {input.shape[dim]}, so it has no halves")
+    (loc, gate), (variance, gate_variance) = input.loc.chunk(2, dim), input.variance.chunk(2, dim)
+    return mul(Moments(loc, variance), sigmoid(Moments(gate, gate_variance)))

@@ -50,6 +50,16 @@ def getitem(input: Moments | Tensor, index: Any) -> Moments:
     return Moments(input.loc[index], input.variance[index])
 
 
+def setitem(input: Moments | Tensor, index: Any, value: Any) -> None:
+    """x[index] = value; the pair is rebound (`Moments.assign_`)."""
+    if not isinstance(input, Moments) or isinstance(index, Moments):
+        raise refusal(torch.Tensor.__setitem__, "a plain tensor cannot hold Moments, nor can an index be random")
+    loc, variance = input.loc.clone(), input.variance.clone()
+    loc[index] = value.loc if isinstance(value, Moments) else value
+    variance[index] = value.variance if isinstance(value, Moments) else 0.0
+    input.assign_(Moments(loc, variance))
+
+
 def joins(func: Callable) -> Callable[..., Moments]:
     """The rule of `cat` and `stack`; plain tensors among the parts join with variance 0."""
 
