@@ -60,7 +60,7 @@ def test_a_rule_that_refuses_its_arguments_counts_as_missing():
             return self.layer(x).pow(0.5)
 
     report = bedl.check(Root())
-    assert "only the powers 1, 2 and 3" in report.unsupported[0].answer
+    assert "only the powers 1 to 4" in report.unsupported[0].answer
 
 
 def test_an_early_end_is_not_a_pass():
