@@ -25,8 +25,9 @@ def bench_passes(options: argparse.Namespace) -> dict[str, Any]:
     results = {}
     for case in passes.CASES:
         for count in options.threads:
-            results[f"{case[0]}, batch {case[1]}, {count} thread(s)"] = passes.measure(case, options.repeats, count)
-            _table({name: values for name, values in results.items() if name.startswith(case[0])}, "× plain")
+            name = f"{case[0]}, batch {case[1]}, {count} thread(s)"
+            results[name] = passes.measure(case, options.repeats, count)
+            _table({name: results[name]}, "× plain")
     return results
 
 
