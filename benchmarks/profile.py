@@ -17,8 +17,8 @@ __all__ = ["measure"]
 # By words in the names of operations and of compiled kernels, which list what was fused into them; the first that fits.
 KINDS = {
     "products": ("convolution", "addmm", "::mm", "::bmm"),
-    "optimiser": ("foreach", "Optimizer", "addcdiv", "lerp"),
-    "head": ("logsumexp", "erf", "lgamma", "softmax"),
+    "optimiser": ("fused_adam", "Optimizer", "foreach"),
+    "head": ("erf", "lgamma", "softmax"),
     "activations, and preparing weights": ("cpp_fused",),
 }
 
