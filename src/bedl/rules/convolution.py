@@ -23,7 +23,7 @@ def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments
 
     def rule(input: Operand, weight: Operand, bias: Operand | None = None, *args: Any, **kwargs: Any) -> Moments:
         input = _channels_last(input)
-        how = _How.read(*args, **kwargs) if conv is F.conv2d and _can_choose(input, *args, **kwargs) else None
+        how = _how(input, *args, **kwargs) if conv is F.conv2d else None
 
         def convolve(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
             if how is not None and w.shape[1] == 1 and how.dilation == (1, 1) and torch.compiler.is_compiling():
@@ -89,14 +89,12 @@ class _How(NamedTuple):
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
-    @classmethod
-    def read(cls, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> _How:
-        return cls(*((a, a) if isinstance(a, int) else (a[0], a[-1]) for a in (stride, padding, dilation)))
 
-
-def _can_choose(x: Operand, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> bool:
-    """Whether the convolution of x is one for which there are several ways."""
-    return groups == 1 and x.dim() == 4 and not isinstance(padding, str) and _is_fast_cpu(x)
+def _how(x: Operand, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> _How | None:
+    """The arguments of a convolution of x, if it is one for which there are several ways. shape: (*shape)"""
+    if groups != 1 or x.dim() != 4 or isinstance(padding, str) or not _is_fast_cpu(x):
+        return None
+    return _How(*((a, a) if isinstance(a, int) else (a[0], a[-1]) for a in (stride, padding, dilation)))
 
 
 def _suits_products(weight: Tensor, how: _How) -> bool:
