@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Built with the package, so that it has to be installed again when they change.
+KERNELS := hatch_build.py src/bedl/native/kernels.c
 # What the demo needs is less; where everything is installed already, that will do.
 DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 
@@ -20,13 +22,13 @@ help: ## show this list
 setup: $(STAMP) ## make .venv with bedl (editable) and its tools, at the versions of constraints.txt
 
 # The environment variables pin the build backend too; which one is read depends on pip's age.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
 	@touch $@
 
-$(VENV)/.installed-demo: pyproject.toml constraints.txt
+$(VENV)/.installed-demo: pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cli,sklearn,train]"

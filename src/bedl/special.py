@@ -84,6 +84,10 @@ _WIDER_64 = _Fit(  # relative error 8.3e-13
     ),
 )
 # fmt: on
+HALF_LINE = (
+    _HALF_LINE_32.coefficients,
+    _HALF_LINE_32.unit,
+)  # what a kernel needs of it; there start = 0, so unit = shift
 
 
 def _fit_for(x: Tensor, single: _Fit, double: _Fit) -> _Fit:

@@ -7,10 +7,13 @@ import math
 import torch
 from torch import Tensor
 
+from bedl import native
 from bedl.heads._mixtures import LOG_EXPONENTIAL
 
 __all__ = ["clocks", "erf"]
 
+# Smaller exponentials would be denormal numbers, or products with them would: slow, and nothing beside the others.
+LEAST_EXPONENT = -60.0
 # erf(x) = x P(x^2) / Q(x^2) on [-4, 4], the float32 form of Eigen and XLA; error 3e-7
 ERF_P: tuple[float, ...] = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05)
 ERF_P += (-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
@@ -32,17 +35,26 @@ def erf(x: Tensor) -> Tensor:
     return x * p / q
 
 
-def clocks(w: Tensor, v: Tensor, components: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def clocks(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool = True) -> tuple[Tensor, ...]:
     """Logarithms of a clock's survival and density, and the derivatives of the latter.
 
     Args:
-        w: mean of the class plus log time. shape: (*batch, C, T)
-        v: variance of the class. shape: (*batch, C, 1)
+        m: means of the classes. shape: (*batch, C)
+        v: variances of the classes. shape: (*batch, C)
+        nodes: log times. shape: (*batch, T)
         components: normals in the mixture for log Exp(1): 4, 6 or 8.
+        slopes: whether the derivatives are needed.
 
     Returns:
-        log L, log D, d(log D)/dm, d(log D)/dv. shapes: (*batch, C, T)
+        log L, log D and, with slopes, d(log D)/dm, d(log D)/dv. shapes: (*batch, C, T)
     """
+    if native.suits(m, v, nodes):
+        return native.clocks(m, v, nodes, LOG_EXPONENTIAL[components], slopes)
+    return _clocks(m[..., None] + nodes[..., None, :], v[..., None], components, slopes)
+
+
+def _clocks(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor, ...]:
+    """The same in PyTorch, given w = m + log time. shapes: (*batch, C, T), (*batch, C, 1) -> 2 or 4 × (*batch, C, T)"""
     early = w + v < 0.5 + 3 * v.sqrt() * v / (v + 12)  # where the identity is the more accurate one, by v
     shift = torch.where(early, v, torch.zeros_like(v))
     zero = torch.zeros_like(w)
@@ -55,20 +67,24 @@ def clocks(w: Tensor, v: Tensor, components: int) -> tuple[Tensor, Tensor, Tenso
         inverse = torch.rsqrt(2 * (variance + v))
         d = (mu - w) * inverse
         g = d - shift * inverse
-        e = (p / math.sqrt(math.pi)) * inverse * torch.exp(reference - g * g)
-        e1 = 2 * g * inverse * e
+        e = (p / math.sqrt(math.pi)) * inverse * torch.exp((reference - g * g).clamp_min(LEAST_EXPONENT))
         survival = survival + (0.5 * p) * erf(d)
         shifted = shifted + (0.5 * p) * erf(g)
         density = density + e
-        slope = slope + e1
-        curve = curve + 2 * inverse * (g * e1 - inverse * e)
+        if slopes:
+            e1 = 2 * g * inverse * e
+            slope = slope + e1
+            curve = curve + 2 * inverse * (g * e1 - inverse * e)
     floor = torch.finfo(w.dtype).eps ** 2
     log_survival = survival.clamp_min(floor).log()
     shifted = shifted.clamp_min(1e-4)  # above that wherever it is used
-    ratio = torch.exp(-reference) / shifted
+    log_density = torch.where(early, w + 0.5 * v + shifted.log(), density.log() - reference)
+    if not slopes:
+        return log_survival, log_density
+    ratio = torch.exp((-reference).clamp_min(LEAST_EXPONENT)) / shifted
     return (
         log_survival,
-        torch.where(early, w + 0.5 * v + shifted.log(), density.log() - reference),
+        log_density,
         torch.where(early, 1 - density * ratio, slope / density),
         torch.where(early, 0.5 - (density + 0.5 * slope) * ratio, 0.5 * curve / density),
     )

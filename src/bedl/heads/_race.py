@@ -144,7 +144,7 @@ class Race(NamedTuple):
 
 def run(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> Race:
     """The race; arguments as for `race`."""
-    log_l, log_d, d_mean, d_variance = clocks(m[..., None] + nodes[..., None, :], v[..., None], components)
+    log_l, log_d, d_mean, d_variance = clocks(m, v, nodes, components)
     total = log_l.sum(-2)
     log_h = log_d - log_l
     joint = log_h + (total + log_weight)[..., None, :]
@@ -152,6 +152,13 @@ def run(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int
     log_p = unnormalised - torch.logsumexp(unnormalised, -1, keepdim=True)
     when = torch.exp(joint - unnormalised[..., None])
     return Race(log_p, total, torch.logsumexp(log_h, -2), when, log_h.exp(), d_mean, d_variance)
+
+
+def _log_chances(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> Tensor:
+    """log p alone, where no derivative is asked for; arguments as for `race`. shape: (*batch, C)"""
+    log_l, log_d = clocks(m, v, nodes, components, slopes=False)
+    unnormalised = torch.logsumexp(log_d - log_l + (log_l.sum(-2) + log_weight)[..., None, :], -1)
+    return unnormalised - torch.logsumexp(unnormalised, -1, keepdim=True)
 
 
 def pull_back(
@@ -271,5 +278,9 @@ def log_mean_softmax(m: Tensor, v: Tensor, count: int = 16, components: int = 6)
         tensor([[0.6652, 0.2447, 0.0900]])
     """
     m = m - m.detach().amax(-1, keepdim=True)  # the answer does not change, the nodes keep their digits
-    log_p, _, _ = race(m, v, *race_nodes(m, v, count), components)
+    nodes, log_weight = race_nodes(m, v, count)
+    if torch.is_grad_enabled() and (m.requires_grad or v.requires_grad):
+        log_p, _, _ = race(m, v, nodes, log_weight, components)
+    else:
+        log_p = _log_chances(m, v, nodes, log_weight, components)
     return settle_small(m, v, log_p)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl import special
+from bedl import native, special
 from bedl.dispatch import refusal
 from bedl.moments import Moments, as_moments
 from bedl.rules._marks import elementwise
@@ -86,6 +86,8 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor]:
+        if alone and native.suits(m, v):
+            return native.rectified(m, v, special.HALF_LINE, NEGLIGIBLE[m.dtype])
         if alone and not torch.compiler.is_compiling():
             return _rectified_in_passing(m, v)
         sigma = v.clamp_min(0).sqrt()
@@ -102,6 +104,9 @@ class _Rectified(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None]:
         m, v, mean = ctx.saved_tensors
+        if ctx.alone and native.suits(m, v, mean, grad_mean, grad_variance):
+            far = NEGLIGIBLE[m.dtype]
+            return *native.rectified_gradients(m, v, mean, grad_mean, grad_variance, special.HALF_LINE, far), None
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return *_rectified_gradients(m, v, mean, grad_mean, grad_variance, ctx.alone), None
         probability, density = _slopes(m, v, ctx.alone)
@@ -118,6 +123,8 @@ def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor
     Args:
         alone: nothing will be subtracted from the result, so digits of values next to 0 do not matter: faster.
     """
+    if alone and native.suits(m, v):  # nothing is recorded, so there is nothing to say about derivatives
+        return native.rectified(m, v, special.HALF_LINE, NEGLIGIBLE[m.dtype])
     return _Rectified.apply(m, v, alone)
 
 

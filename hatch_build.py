@@ -1,0 +1,60 @@
+"""Builds the kernels of `bedl.native` with the package, if there is a C compiler; if not, PyTorch does their work."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOM = Path(__file__).parent / "src" / "bedl" / "native"
+TARGET = ROOM / "kernels.so"
+
+# No errno and traps, which nobody asks for, so that loops can be vectorised; NaN and infinity keep their meaning (never
+# -ffast-math, which would also change the arithmetic of the whole process). Jump threading would make branches of them.
+FLAGS = ["-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fno-thread-jumps"]
+# With threads and a copy for each generation of processors where the compiler can do that; else without.
+WAYS = [["-fopenmp"], ["-DPORTABLE"]]
+
+
+def build(compiler: list[str]) -> None:
+    """Compile the kernels to `TARGET`; raises an error that says what the compiler said."""
+    messages = []
+    for way in WAYS:
+        with tempfile.TemporaryDirectory(dir=ROOM) as folder:
+            object_file, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
+            # linked without -fopenmp: the threads are those that PyTorch has loaded, not others besides them
+            steps = [["-c", *FLAGS, *way, str(ROOM / "kernels.c"), "-o", str(object_file)],
+                     ["-shared", str(object_file), "-o", str(library)]]  # fmt: skip
+            runs = [subprocess.run(compiler + step, capture_output=True, text=True) for step in steps]
+            if all(run.returncode == 0 for run in runs):
+                os.replace(library, TARGET)
+                return
+            messages += [run.stderr for run in runs]
+    raise RuntimeError("\n".join(messages))
+
+
+class Kernels(BuildHookInterface):
+    """Adds `bedl/native/kernels.so` to wheels and editable installations."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        TARGET.unlink(missing_ok=True)
+        if self.target_name != "wheel" or os.name != "posix":
+            return
+        compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+        try:
+            if shutil.which(compiler[0]) is None:
+                compiler = ["cc"]
+            build(compiler)
+        except (OSError, RuntimeError) as error:
+            self.app.display_warning(f"bedl: no kernels in C were built, PyTorch does their work. {error}")
+            return
+        build_data["artifacts"].append(f"/{TARGET.relative_to(Path(__file__).parent)}")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -1,0 +1,135 @@
+"""A few kernels in C for uncompiled code on CPUs; where they are not built, or do not suit, callers go on in PyTorch.
+
+They are built with the package if there is a C compiler (`hatch_build.py`), depend on neither Python's nor PyTorch's
+binary interface, and share PyTorch's own threads. `BEDL_NATIVE=0` in the environment leaves them out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["FILE_NAME", "clocks", "is_built", "rectified", "rectified_gradients", "suits"]
+
+FILE_NAME = "kernels.so"
+
+Fit = tuple[tuple[float, ...], float]
+
+_POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_SIGNATURES = {
+    "bedl_rectified": [_COUNT, *[_POINTER] * 5, _NUMBER, _NUMBER],
+    "bedl_rectified_gradients": [_COUNT, *[_POINTER] * 8, _NUMBER, _NUMBER],
+    "bedl_clocks": [*[_COUNT] * 4, *[_POINTER] * 8],
+}
+
+
+def _load() -> ctypes.CDLL | None:
+    path = Path(__file__).with_name(FILE_NAME)
+    if os.environ.get("BEDL_NATIVE") == "0" or sys.byteorder != "little" or not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))  # PyTorch is loaded by now, and with it the threads that the kernels ask for
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+    except (OSError, AttributeError):  # built for another machine, or from another version
+        return None
+    return library
+
+
+_library = _load()
+
+
+def is_built() -> bool:
+    """Whether the kernels are there."""
+    return _library is not None
+
+
+def suits(*tensors: Tensor) -> bool:
+    """Whether a kernel may take these tensors: float32 in the CPU's memory, and nobody watching the operations.
+
+    Compilers, transforms, modes and autograd see PyTorch's operations only, so for them there have to be some.
+    """
+    if torch.compiler.is_compiling() or _library is None or torch._C._len_torch_dispatch_stack():
+        return False
+    recorded = torch.is_grad_enabled()
+    return not torch.jit.is_tracing() and all(
+        type(x) is Tensor
+        and x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and not (recorded and x.requires_grad)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        for x in tensors
+    )
+
+
+def _aligned(*tensors: Tensor) -> list[Tensor]:
+    """The same values, all laid out in memory as the first is, without gaps. shapes: (*shape), the same for all"""
+    first = tensors[0]
+    if not first.is_contiguous() and not first.is_contiguous(memory_format=torch.channels_last):
+        first = first.contiguous()
+    strides = first.stride()
+    return [x if x.stride() == strides else torch.empty_like(first).copy_(x) for x in (first, *tensors[1:])]
+
+
+@functools.lru_cache
+def _floats(numbers: tuple[float, ...]) -> ctypes.Array:
+    return (ctypes.c_float * len(numbers))(*numbers)
+
+
+def rectified(m: Tensor, v: Tensor, fit: Fit, far: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance of max(x, 0), x ~ N(m, v).
+
+    Args:
+        m, v: tensors that it `suits`. shapes: (*shape)
+        fit: coefficients and unit of `bedl.special`'s fit on the half line.
+        far: standard deviations beyond which tails need not be told apart.
+
+    Returns:
+        shapes: (*shape), (*shape)
+    """
+    assert _library is not None
+    m, v = _aligned(m, v)
+    mean, variance = torch.empty_like(m), torch.empty_like(m)
+    _library.bedl_rectified(m.numel(), *(x.data_ptr() for x in (m, v, mean, variance)), _floats(fit[0]), fit[1], far)
+    return mean, variance
+
+
+def rectified_gradients(
+    m: Tensor, v: Tensor, mean: Tensor, by_mean: Tensor, by_variance: Tensor, fit: Fit, far: float
+) -> tuple[Tensor, Tensor]:
+    """Derivatives by m and v, from those by the results of `rectified`, of which `mean` is one. shapes: (*shape)"""
+    assert _library is not None
+    tensors = _aligned(m, v, mean, by_mean, by_variance)
+    tensors += [torch.empty_like(tensors[0]), torch.empty_like(tensors[0])]
+    _library.bedl_rectified_gradients(m.numel(), *(x.data_ptr() for x in tensors), _floats(fit[0]), fit[1], far)
+    return tensors[-2], tensors[-1]
+
+
+def clocks(
+    m: Tensor, v: Tensor, nodes: Tensor, mixture: tuple[tuple[float, float, float], ...], slopes: bool
+) -> tuple[Tensor, ...]:
+    """`bedl.heads._clocks.clocks`, for tensors that `suits`.
+
+    Args:
+        m, v: shapes (*batch, C)
+        nodes: shape (*batch, T)
+        mixture: probability, mean and variance of each of 4, 6 or 8 components, the widest first.
+        slopes: whether derivatives are asked for.
+
+    Returns:
+        shapes: (*batch, C, T), 2 or, with slopes, 4 of them
+    """
+    assert _library is not None
+    m, v, nodes = m.contiguous(), v.contiguous(), nodes.contiguous()
+    results = tuple(m.new_empty(*m.shape, nodes.shape[-1]) for _ in range(4 if slopes else 2))
+    points, classes = nodes.shape[:-1].numel(), m.shape[-1]
+    pointers = [x.data_ptr() for x in (m, v, nodes, *results)] + [None] * (0 if slopes else 2)
+    _library.bedl_clocks(points, classes, nodes.shape[-1], len(mixture), _floats(sum(mixture, ())), *pointers)
+    return results

@@ -1,0 +1,204 @@
+"""The kernels in C against float64, quadrature and autograd; and where PyTorch has to do their work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import bedl
+from bedl import Moments, native
+from bedl.heads._clocks import clocks
+from bedl.heads._race import race_nodes
+from tests.oracles import gaussian_expectation
+
+F64 = torch.float64
+pytestmark = pytest.mark.skipif(not native.is_built() and not shutil.which("cc"), reason="there is no C compiler")
+
+
+@pytest.fixture(params=["kernel", "PyTorch"])
+def anyhow(request, monkeypatch):
+    """With the kernels, and without them: what is said of results has to hold for both."""
+    if request.param == "PyTorch":
+        monkeypatch.setattr(native, "_library", None)
+
+
+def spread(n: int = 4001) -> tuple[Tensor, Tensor]:
+    """Means from -12 to 12 standard deviations, variances over many orders of magnitude."""
+    r = torch.linspace(-12, 12, n, dtype=F64)
+    v = torch.logspace(-8, 6, n, dtype=F64)[torch.randperm(n, generator=torch.Generator().manual_seed(0))]
+    return r * v.sqrt(), v
+
+
+def test_a_compiler_builds_them():
+    assert native.is_built()
+
+
+def test_rectified_by_quadrature(anyhow):
+    for r in (-8.0, -3.0, -0.5, 0.0, 0.1, 2.0, 7.0):
+        for std in (1e-3, 1.0, 30.0):
+            mean, variance = gaussian_expectation(F.relu, r * std, std, (0,))
+            y = F.relu(Moments(torch.tensor([r * std]), torch.tensor([std**2])))
+            assert y.loc.item() == pytest.approx(mean, rel=2e-6, abs=1e-6 * std)
+            assert y.variance.item() == pytest.approx(variance, rel=2e-5, abs=2e-6 * std**2)
+
+
+def test_rectified_keeps_its_digits_in_the_tail():
+    """What the form in PyTorch, chosen for few passes over memory, does not do."""
+    m, v = spread()
+    truth = F.relu(Moments(m, v))
+    y = F.relu(Moments(m.float(), v.float()))
+    near = m > -6 * v.sqrt()  # farther out, rounding the mean itself moves the answer
+    assert ((y.loc - truth.loc).abs() / truth.loc)[near].max() < 1e-5
+    assert ((y.variance - truth.variance).abs() / truth.variance)[near].max() < 2e-5
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 4096, 4097, 100_003])
+def test_any_length_and_any_number_of_threads(n):
+    m, v = torch.randn(n), torch.rand(n)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(F.relu(Moments(m, v)))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0].loc, results[1].loc)
+    assert torch.equal(results[0].variance, results[1].variance)
+    truth = F.relu(Moments(m.double(), v.double()))
+    torch.testing.assert_close(results[0].loc, truth.loc.float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(results[0].variance, truth.variance.float(), rtol=1e-5, atol=1e-6)
+
+
+def layouts() -> dict[str, tuple[Tensor, Tensor]]:
+    m, v = torch.randn(3, 4, 5, 6), torch.rand(3, 4, 5, 6)
+    last = torch.channels_last
+    return {
+        "plain": (m, v),
+        "channels last": (m.contiguous(memory_format=last), v.contiguous(memory_format=last)),
+        "mixed": (m, v.contiguous(memory_format=last)),
+        "transposed": (m.transpose(0, 3), v.transpose(0, 3)),
+        "with gaps": (m[:, ::2, 1:], v[:, ::2, 1:]),
+        "expanded": (m[:1, :1].expand(3, 4, 5, 6), v),
+        "no dimension": (m[0, 0, 0, 0], v[0, 0, 0, 0]),
+    }
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_any_layout(name):
+    m, v = layouts()[name]
+    truth = F.relu(Moments(m.double(), v.double()))
+    y = F.relu(Moments(m, v))
+    assert y.shape == m.shape
+    torch.testing.assert_close(y.loc, truth.loc.float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(y.variance, truth.variance.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_edges(anyhow):
+    nan, inf = float("nan"), float("inf")
+    m = torch.tensor([nan, 1.0, 0.0, 2.0, -2.0, inf, -inf, 0.0])
+    v = torch.tensor([1.0, nan, 0.0, 0.0, 0.0, 1.0, 1.0, -1e-12])
+    y = F.relu(Moments(m, v))
+    assert y.loc.isnan().tolist() == [True, True] + [False] * 6
+    assert y.variance[:2].isnan().all()
+    assert y.loc[2:].tolist() == pytest.approx([0, 2, 0, inf, 0, 0], abs=1e-20)
+    assert y.variance[2:5].tolist() == [0, 0, 0]
+    assert (y.variance[5:].abs() < 1.1).all()
+
+
+def test_gradients_of_rectified(anyhow):
+    m, v = spread(301)
+    grads = {}
+    for dtype in (F64, torch.float32):
+        a, b = (x.detach().to(dtype, copy=True).requires_grad_() for x in (m, v))
+        mean, variance = (x := F.relu(Moments(a, b))).loc, x.variance
+        weights = torch.linspace(-1, 1, 301, dtype=dtype)
+        (mean * weights).sum().backward(retain_graph=True)
+        by_mean = a.grad.clone(), b.grad.clone()
+        a.grad = b.grad = None
+        (variance / v.to(dtype) * weights).sum().backward()
+        grads[dtype] = *by_mean, a.grad, b.grad
+    # in the units of the result: σ for a mean, v for a variance
+    units = (torch.ones_like(v), v.rsqrt(), v.rsqrt(), 1 / v)
+    for truth, found, unit in zip(grads[F64], grads[torch.float32], units, strict=True):
+        assert ((found - truth).abs() / unit).max() < 3e-6
+
+
+def test_gradients_at_known_inputs(anyhow):
+    m, v = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True), torch.zeros(3, requires_grad=True)
+    y = F.relu(Moments(m, v))
+    (y.loc.sum() + y.variance.sum()).backward()
+    assert m.grad[[0, 2]].tolist() == pytest.approx([0, 1], abs=1e-20)
+    assert torch.isfinite(v.grad).all()
+
+
+@pytest.mark.parametrize("slopes", [True, False])
+@pytest.mark.parametrize("components", [4, 6, 8])
+@pytest.mark.parametrize("times", [8, 16, 33])
+def test_clocks_in_single_precision_are_those_in_double(components, times, slopes):
+    random = torch.Generator().manual_seed(times)
+    m = 5 * torch.randn(50, 7, generator=random, dtype=F64)
+    v = torch.exp(5 * torch.rand(50, 7, generator=random, dtype=F64) - 3) ** 2
+    v[:5] = 0
+    m, v = m.float(), v.float()
+    nodes, _ = race_nodes(m, v, times)
+    found = clocks(m, v, nodes, components, slopes)
+    truth = clocks(m.double(), v.double(), nodes.double(), components, slopes)
+    assert len(found) == len(truth) == (4 if slopes else 2)
+    # where a clock has all but surely rung, its survival is a difference of numbers near 1, in either precision
+    alive = truth[0] > np.log(1e-4)
+    for x, y in zip(found, truth, strict=True):
+        assert x.shape == y.shape == (50, 7, times)
+        assert ((x - y).abs() / (1 + y.abs()))[alive].max() < 3e-3
+        assert ((x - y).abs() / (1 + y.abs()))[alive].median() < 1e-6
+
+
+def test_probabilities_are_those_of_pytorch(monkeypatch):
+    head = bedl.Dirichlet(10)
+    f = Moments(3 * torch.randn(500, 10), torch.exp(3 * torch.randn(500, 10)))
+    found = head(f)
+    monkeypatch.setattr(native, "_library", None)
+    truth = head(f)
+    for name in ("probabilities", "epistemic", "aleatoric"):
+        assert (getattr(found, name) - getattr(truth, name)).abs().max() < 2e-5, name
+    assert head(Moments(torch.full((1, 10), float("nan")), torch.ones(1, 10))).probabilities.isnan().all()
+
+
+def test_nobody_who_watches_is_passed_by():
+    """Transforms, tracers and modes see operations of PyTorch, or their results would be silently constant."""
+    m, v = torch.randn(5, 3), torch.rand(5, 3)
+
+    def mean(m: Tensor, v: Tensor) -> Tensor:
+        return F.relu(Moments(m, v)).loc
+
+    assert native.suits(m, v)
+    assert not native.suits(m.double(), v.double())
+    assert not native.suits(m.requires_grad_(), v)
+    m = m.detach()
+    other = mean(m + 1, v)
+    with torch.no_grad():
+        torch.testing.assert_close(make_fx(mean)(m, v)(m + 1, v), other)
+        torch.testing.assert_close(torch.vmap(mean)(m + 1, v), other)
+        slope = torch.func.grad(lambda m: mean(m, v).sum())(m)
+        torch.testing.assert_close(slope, torch.special.ndtr(m / v.sqrt()))
+        with warnings.catch_warnings():  # of its age
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(mean, (m, v))
+        torch.testing.assert_close(traced(m + 1, v), other)
+        assert mean(m.to("meta"), v.to("meta")).device.type == "meta"
+
+
+def test_they_can_be_switched_off():
+    code = "import bedl.native; print(bedl.native.is_built())"
+    environment = {**os.environ, "BEDL_NATIVE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
