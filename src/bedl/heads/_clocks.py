@@ -12,8 +12,6 @@ from bedl.heads._mixtures import LOG_EXPONENTIAL
 
 __all__ = ["clocks", "erf"]
 
-# Smaller exponentials would be denormal numbers, or products with them would: slow, and nothing beside the others.
-LEAST_EXPONENT = -60.0
 # erf(x) = x P(x^2) / Q(x^2) on [-4, 4], the float32 form of Eigen and XLA; error 3e-7
 ERF_P: tuple[float, ...] = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05)
 ERF_P += (-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
@@ -67,7 +65,7 @@ def _clocks(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor
         inverse = torch.rsqrt(2 * (variance + v))
         d = (mu - w) * inverse
         g = d - shift * inverse
-        e = (p / math.sqrt(math.pi)) * inverse * torch.exp((reference - g * g).clamp_min(LEAST_EXPONENT))
+        e = (p / math.sqrt(math.pi)) * inverse * torch.exp(reference - g * g)
         survival = survival + (0.5 * p) * erf(d)
         shifted = shifted + (0.5 * p) * erf(g)
         density = density + e
@@ -81,7 +79,7 @@ def _clocks(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor
     log_density = torch.where(early, w + 0.5 * v + shifted.log(), density.log() - reference)
     if not slopes:
         return log_survival, log_density
-    ratio = torch.exp((-reference).clamp_min(LEAST_EXPONENT)) / shifted
+    ratio = torch.exp(-reference) / shifted
     return (
         log_survival,
         log_density,
