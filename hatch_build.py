@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -14,7 +15,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOM = Path(__file__).parent / "src" / "bedl" / "native"
-TARGET = ROOM / "kernels.so"
+SOURCE = ROOM / "kernels.c"
+TARGET = ROOM / f"kernels-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"  # as bedl.native looks for it
 
 # No errno and traps, which nobody asks for, so that loops can be vectorised; NaN and infinity keep their meaning (never
 # -ffast-math, which would also change the arithmetic of the whole process). Jump threading would make branches of them.
@@ -30,21 +32,22 @@ def build(compiler: list[str]) -> None:
         with tempfile.TemporaryDirectory(dir=ROOM) as folder:
             object_file, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
             # linked without -fopenmp: the threads are those that PyTorch has loaded, not others besides them
-            steps = [["-c", *FLAGS, *way, str(ROOM / "kernels.c"), "-o", str(object_file)],
+            steps = [["-c", *FLAGS, *way, str(SOURCE), "-o", str(object_file)],
                      ["-shared", str(object_file), "-o", str(library)]]  # fmt: skip
             runs = [subprocess.run(compiler + step, capture_output=True, text=True) for step in steps]
             if all(run.returncode == 0 for run in runs):
                 os.replace(library, TARGET)
+                for old in set(ROOM.glob("kernels-*.so")) - {TARGET}:
+                    old.unlink()
                 return
             messages += [run.stderr for run in runs]
     raise RuntimeError("\n".join(messages))
 
 
 class Kernels(BuildHookInterface):
-    """Adds `bedl/native/kernels.so` to wheels and editable installations."""
+    """Adds the kernels to wheels and editable installations."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        TARGET.unlink(missing_ok=True)
         if self.target_name != "wheel" or os.name != "posix":
             return
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -15,9 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["FILE_NAME", "clocks", "is_built", "rectified", "rectified_gradients", "suits"]
-
-FILE_NAME = "kernels.so"
+__all__ = ["clocks", "is_built", "rectified", "rectified_gradients", "suits"]
 
 Fit = tuple[tuple[float, ...], float]
 
@@ -30,15 +29,17 @@ _SIGNATURES = {
 
 
 def _load() -> ctypes.CDLL | None:
-    path = Path(__file__).with_name(FILE_NAME)
-    if os.environ.get("BEDL_NATIVE") == "0" or sys.byteorder != "little" or not path.exists():
+    source = Path(__file__).with_name("kernels.c")
+    if os.environ.get("BEDL_NATIVE") == "0" or sys.byteorder != "little" or not source.exists():
         return None
+    # The file's name tells what it was built from: one from another version, with other arguments, is never called.
+    path = source.with_name(f"kernels-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so")
     try:
         library = ctypes.CDLL(str(path))  # PyTorch is loaded by now, and with it the threads that the kernels ask for
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
-    except (OSError, AttributeError):  # built for another machine, or from another version
+    except (OSError, AttributeError):  # not built, or for another machine
         return None
     return library
 
