@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from bedl import native
 from benchmarks import agreement, head, memory, passes, peers, plot, processes, profile, replicas, scale, structure
 
 Section = Callable[[argparse.Namespace], dict[str, Any]]
@@ -123,6 +124,8 @@ def main() -> None:
     if unknown:
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
     results: dict[str, Any] = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
+    results["kernels"] = native.is_built()
+    print("kernels in C for uncompiled code:", "built" if results["kernels"] else "not built (no C compiler)")
     for name in options.sections or SECTIONS:
         print(f"\n{SECTIONS[name].__doc__}\n", flush=True)
         results[name] = SECTIONS[name](options)

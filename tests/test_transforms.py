@@ -69,6 +69,7 @@ def test_compile_whole(make, shape, random):
         torch.testing.assert_close(p.grad, q.grad, rtol=2e-3, atol=2e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_the_whole_graph_can_be_captured():
     """What torch.compile(fullgraph=True) needs before it compiles: no operation falls out of the graph."""
     torch._dynamo.reset()
@@ -85,8 +86,10 @@ def test_compile_sees_user_rules():
         assert_same(torch.compile(net, fullgraph=True)(torch.ones(1, 2)), net(torch.ones(1, 2)))
 
 
-@pytest.mark.parametrize("make, shape", [(small_resnet, (4, 1, 16, 16)), (mlp, (4, 1))])
-@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("make, shape, random", [
+    (mlp, (4, 1), False), (mlp, (4, 1), True), (small_resnet, (4, 1, 16, 16), False),
+    pytest.param(small_resnet, (4, 1, 16, 16), True, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_export_with_dynamic_batch(make, shape, random):
     net = make().eval()
 
@@ -111,6 +114,7 @@ def test_export_round_trips_through_a_file(tmp_path):
     assert_same(result, net(torch.ones(2, 1)))
 
 
+@pytest.mark.slow
 def test_onnx_agrees_with_eager(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

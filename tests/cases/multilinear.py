@@ -83,7 +83,7 @@ AFFINE = [
     *every_mix("conv_transpose2d", lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, groups=2, dilation=2),
                (1, 2, 2, 2), (2, 2, 1, 2), (4,)),
     *every_mix("conv_transpose3d", F.conv_transpose3d, (1, 1, 2, 2, 2), (1, 2, 2, 2, 2)),
-    *every_mix("bilinear", F.bilinear, (2, 3), (2, 2), (4, 3, 2), (4,)),
+    *every_mix("bilinear", F.bilinear, (2, 3), (2, 2), (2, 3, 2), (2,)),
     *every_mix("matmul", torch.matmul, (2, 3, 4), (4, 2)),
     *every_mix("@", lambda a, b: a @ b, (3, 4), (4, 2)),
     *every_mix("mv", torch.mv, (3, 4), (4,)),

@@ -35,7 +35,7 @@ class KillAt(Callback):
 
 def train(directory, step=None):
     model = method("perturbed", dropout=0.3)
-    fit(model, regression(60), epochs=8, batch_size=8, validation=regression(20, seed=1), accumulate=2,
+    fit(model, regression(60), epochs=4, batch_size=8, validation=regression(20, seed=1), accumulate=2,
         early_stopping=EarlyStopping(patience=100), checkpoint=Checkpoints(directory, every_steps=3), accelerator="cpu",
         callbacks=[KillAt(step)])
 
@@ -53,7 +53,7 @@ def child(directory, step=None, call=None):
     pid = os.fork()
     if pid == 0:
         try:
-            calls = count_calls(call)
+            calls = count_calls(call) if step is None else [0]
             train(directory, step)
             sys.setprofile(None)
             (directory / "calls").write_text(str(calls[0]))
@@ -66,13 +66,13 @@ def child(directory, step=None, call=None):
 root, rng = Path(sys.argv[1]), random.Random(0)
 assert child(root / "whole") == 0
 calls = int((root / "whole" / "calls").read_text())
-# at random steps: 64 in all
-for step in sorted(rng.sample(range(1, 64), 5)):
+# at random steps: 32 in all
+for step in sorted(rng.sample(range(1, 32), 4)):
     assert child(root / "steps", step) == -signal.SIGKILL, step
 assert child(root / "steps") == 0
-# at random calls, so few that eight together are less than the whole run
-for _ in range(8):
-    assert child(root / "moments", call=int(rng.uniform(0.02, 0.12) * calls)) == -signal.SIGKILL
+# at random calls, so few that six together are less than the whole run
+for _ in range(6):
+    assert child(root / "moments", call=int(rng.uniform(0.02, 0.16) * calls)) == -signal.SIGKILL
 assert child(root / "moments") == 0
 """
 
@@ -83,10 +83,10 @@ def test_killed_runs_end_like_whole_ones(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(command, env=env, cwd=ROOT, timeout=300, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    whole = ck.read(ck.path_of(tmp_path / "whole", 64))
-    assert whole["position"]["epoch"] == 8
+    whole = ck.read(ck.path_of(tmp_path / "whole", 32))
+    assert whole["position"]["epoch"] == 4
     for name in ("steps", "moments"):
-        resumed = ck.read(ck.path_of(tmp_path / name, 64))
+        resumed = ck.read(ck.path_of(tmp_path / name, 32))
         assert same(resumed, whole), name
         assert read_history(tmp_path / name / "history.jsonl") == read_history(tmp_path / "whole" / "history.jsonl")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,30 +57,17 @@ def _clocks(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor
     """The same in PyTorch, given w = m + log time. shapes: (*batch, C, T), (*batch, C, 1) -> 2 or 4 × (*batch, C, T)"""
     early = w + v < 0.5 + 3 * v.sqrt() * v / (v + 12)  # where the identity is the more accurate one, by v
     shift = torch.where(early, v, torch.zeros_like(v))
-    zero = torch.zeros_like(w)
-    survival = shifted = zero + 0.5
-    density = slope = curve = zero  # of the (shifted) clock, times exp(reference)
     # relative to the widest component, the first, nothing underflows, however far out
     _, mu, variance = LOG_EXPONENTIAL[components][0]
     reference = ((mu - w - shift) * torch.rsqrt(2 * (variance + v))).square()
-    for p, mu, variance in LOG_EXPONENTIAL[components]:
-        inverse = torch.rsqrt(2 * (variance + v))
-        d = (mu - w) * inverse
-        g = d - shift * inverse
-        e = (p / math.sqrt(math.pi)) * inverse * torch.exp(reference - g * g)
-        survival = survival + (0.5 * p) * erf(d)
-        shifted = shifted + (0.5 * p) * erf(g)
-        density = density + e
-        if slopes:
-            e1 = 2 * g * inverse * e
-            slope = slope + e1
-            curve = curve + 2 * inverse * (g * e1 - inverse * e)
-    floor = torch.finfo(w.dtype).eps ** 2
-    log_survival = survival.clamp_min(floor).log()
+    sums = _sums_over_components(w, v, shift, reference, components, slopes)
+    survival, shifted, density = 0.5 + sums[0], 0.5 + sums[1], sums[2]  # density: times exp(reference), as its slopes
+    log_survival = survival.clamp_min(torch.finfo(w.dtype).eps ** 2).log()
     shifted = shifted.clamp_min(1e-4)  # above that wherever it is used
     log_density = torch.where(early, w + 0.5 * v + shifted.log(), density.log() - reference)
     if not slopes:
         return log_survival, log_density
+    slope, curve = sums[3:]
     ratio = torch.exp(-reference) / shifted
     return (
         log_survival,
@@ -86,3 +75,41 @@ def _clocks(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor
         torch.where(early, 1 - density * ratio, slope / density),
         torch.where(early, 0.5 - (density + 0.5 * slope) * ratio, 0.5 * curve / density),
     )
+
+
+def _sums_over_components(
+    w: Tensor, v: Tensor, shift: Tensor, reference: Tensor, components: int, slopes: bool
+) -> list[Tensor]:
+    """What `_terms` gives, summed over the mixture: one by one, so that little memory is needed at a time; or all at
+    once, where each operation has a price of its own: a graph to be exported, a GPU. shapes: as for `_terms`"""
+    mixture = LOG_EXPONENTIAL[components]
+    if torch.compiler.is_dynamo_compiling() or (w.device.type == "cpu" and not torch.compiler.is_exporting()):
+        terms = (_terms(w, v, shift, reference, *component, slopes) for component in mixture)
+        return [functools.reduce(torch.add, term) for term in zip(*terms, strict=True)]
+    numbers = torch.tensor(mixture, dtype=w.dtype, device=w.device)
+    p, mu, variance = numbers.view(-1, 3, *[1] * w.dim()).unbind(1)
+    return [term.sum(0) for term in _terms(w, v, shift, reference, p, mu, variance, slopes)]
+
+
+def _terms(
+    w: Tensor, v: Tensor, shift: Tensor, reference: Tensor, p: Any, mu: Any, variance: Any, slopes: bool
+) -> tuple[Tensor, ...]:
+    """A component's part of the survival, of the shifted clock's survival and density, and of the latter's derivatives.
+
+    Args:
+        w, shift, reference: shapes (*batch, C, T)
+        v: shape (*batch, C, 1)
+        p, mu, variance: of one component, or of all. shape: (), or (components, *1, 1, 1)
+
+    Returns:
+        shapes: (*batch, C, T), or (components, *batch, C, T)
+    """
+    inverse = torch.rsqrt(2 * (variance + v))
+    d = (mu - w) * inverse
+    g = d - shift * inverse
+    e = (p / math.sqrt(math.pi)) * inverse * torch.exp(reference - g * g)
+    survivals = (0.5 * p) * erf(d), (0.5 * p) * erf(g)
+    if not slopes:
+        return *survivals, e
+    e1 = 2 * g * inverse * e
+    return *survivals, e, e1, 2 * inverse * (g * e1 - inverse * e)
