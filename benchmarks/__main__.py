@@ -27,7 +27,7 @@ def bench_passes(options: argparse.Namespace) -> dict[str, Any]:
     for case in passes.CASES:
         for count in options.threads:
             name = f"{case[0]}, batch {case[1]}, {count} thread(s)"
-            results[name] = passes.measure(case, options.repeats, count)
+            results[name] = passes.measure(case, options.repeats, count, not options.uncompiled)
             _table({name: results[name]}, "× plain")
     return results
 
@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; all by default")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--uncompiled", action="store_true", help="leave compiled runs out of 'passes': quick")
     parser.add_argument("--out", default="benchmarks.json", help="what the results are written to")
     parser.add_argument("--plot", help="a file for the picture of section 'scale', as SVG")
     options = parser.parse_args()

@@ -99,21 +99,28 @@ def bedl_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool, varian
     return {f"{prefix} predict": predict, f"{prefix} predict, all": predict_all, f"{prefix} step": step}
 
 
-def measure(case: tuple[str, int], repeats: int = 15, count: int = 1) -> dict[str, float]:
-    """Each run's cost over the uncompiled deterministic network's, for a (network, batch size)."""
+def measure(case: tuple[str, int], repeats: int = 15, count: int = 1, compiled: bool = True) -> dict[str, float]:
+    """Each run's cost over the uncompiled deterministic network's, for a (network, batch size).
+
+    Args:
+        repeats: of each run.
+        count: of threads.
+        compiled: whether to measure compiled runs too, which take minutes to compile.
+    """
     name, batch = case
     net = NETS[name]
     torch._dynamo.reset()  # of one function only a few versions are compiled, the next run as they are
     x, y = net.inputs(batch, 0), targets(net, batch)
     runs = {**plain_runs(net, x, y, "plain", False), **bedl_runs(net, x, y, "bedl", False)}
     runs["plain, fused Adam: step"] = plain_runs(net, x, y, "plain", False, fused=True)["plain step"]
-    runs |= plain_runs(net, x, y, "plain compiled", True)
-    runs |= bedl_runs(net, x, y, "bedl compiled", True)
-    slow = name in SLOW_TO_COMPILE
+    if compiled:
+        runs |= plain_runs(net, x, y, "plain compiled", True)
+        runs |= bedl_runs(net, x, y, "bedl compiled", True)
+    slow = name in SLOW_TO_COMPILE or not compiled
     shared = "one variance per output" if slow else "one variance per output, compiled"
     runs |= bedl_runs(net, x, y, shared, not slow, "output")
     if slow:
-        del runs["bedl compiled predict, all"]
+        runs.pop("bedl compiled predict, all", None)
     with threads(count):
         seconds = medians(runs, repeats)
     return {

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bedl import native
 from bedl.methods import Batch
 from bedl.moments import Moments
 from bedl.nn import GaussianLayer
@@ -31,7 +32,7 @@ COST = 30.0  # seconds, with the head; max-pooling and ELU, whose formulas are l
 COST_PER_LAYER = 8.0
 SAVED_PER_STEP = 1.5e-3  # seconds: calls that are no longer made one by one
 FEW_STEPS = 50  # of which none is long enough
-SAVED_PER_ACTIVATION = 3e-8  # seconds: intermediate results that stay in cache
+SAVED_PER_ACTIVATION = 1e-8 if native.is_built() else 3e-8  # seconds: intermediate results that stay in cache
 
 
 def should_compile(choice: Compile, method: Any, points: Points, batch_size: int, steps: int, device: str) -> bool:
