@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import bedl
@@ -190,9 +191,13 @@ def test_nobody_who_watches_is_passed_by():
         torch.testing.assert_close(torch.vmap(mean)(m + 1, v), other)
         slope = torch.func.grad(lambda m: mean(m, v).sum())(m)
         torch.testing.assert_close(slope, torch.special.ndtr(m / v.sqrt()))
-        with warnings.catch_warnings():  # of its age
+        negative = torch._neg_view(m)
+        torch.testing.assert_close(mean(negative, v), mean(negative.clone(), v))
+        with warnings.catch_warnings():  # of their age
             warnings.simplefilter("ignore")
             traced = torch.jit.trace(mean, (m, v))
+            with forward_ad.dual_level():
+                assert not native.suits(forward_ad.make_dual(m, m), v)
         torch.testing.assert_close(traced(m + 1, v), other)
         assert mean(m.to("meta"), v.to("meta")).device.type == "meta"
 

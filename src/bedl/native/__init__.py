@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = ["clocks", "is_built", "rectified", "rectified_gradients", "suits"]
 
@@ -57,14 +58,18 @@ def suits(*tensors: Tensor) -> bool:
 
     Compilers, transforms, modes and autograd see PyTorch's operations only, so for them there have to be some.
     """
-    if torch.compiler.is_compiling() or _library is None or torch._C._len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or _library is None or torch.jit.is_tracing():
+        return False
+    if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
         return False
     recorded = torch.is_grad_enabled()
-    return not torch.jit.is_tracing() and all(
+    return all(
         type(x) is Tensor
         and x.dtype is torch.float32
         and x.device.type == "cpu"
+        and x.layout is torch.strided
         and not (recorded and x.requires_grad)
+        and not x.is_neg()  # its memory holds the negative
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
         for x in tensors
     )
