@@ -202,6 +202,24 @@ def test_nobody_who_watches_is_passed_by():
         assert mean(m.to("meta"), v.to("meta")).device.type == "meta"
 
 
+@pytest.mark.parametrize("dims", [(0, 0), (1, None), (None, 2), (2, 1)])
+def test_mapped_over_any_axis(dims, anyhow):
+    sizes = [5, 3, 2]
+    inputs = [torch.rand(*sizes[:d], 4, *sizes[d:]) if d is not None else torch.rand(sizes) for d in dims]
+    inputs = [x.requires_grad_() for x in inputs]
+
+    def moments(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.relu(Moments(m - 0.5, v))
+        return y.loc, y.variance
+
+    together = torch.vmap(moments, dims)(*inputs)
+    rows = [moments(*(x if d is None else x.select(d, i) for x, d in zip(inputs, dims, strict=True))) for i in range(4)]
+    apart = [torch.stack(part) for part in zip(*rows, strict=True)]
+    grads = [torch.autograd.grad(mean.sum() + variance.square().sum(), inputs) for mean, variance in (together, apart)]
+    for found, truth in zip([*together, *grads[0]], [*apart, *grads[1]], strict=True):
+        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-6)
+
+
 def test_they_can_be_switched_off():
     code = "import bedl.native; print(bedl.native.is_built())"
     environment = {**os.environ, "BEDL_NATIVE": "0"}

@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bedl import native
 from bedl.heads._clocks import clocks
 
 __all__ = [
@@ -197,7 +198,9 @@ def pull_back(
 class _Race(torch.autograd.Function):
     """log p and the log survival of all clocks; the backward needs reductions over nodes and classes only."""
 
-    generate_vmap_rule = True
+    @staticmethod
+    def vmap(*arguments: Any) -> tuple[Any, Any]:
+        return native.map_in_front(_Race, *arguments)
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> tuple[Tensor, ...]:

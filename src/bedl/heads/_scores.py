@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bedl import native
 from bedl.heads._dirichlet_kl import average_over_nodes, expected_terms, nodes_with_floors
 from bedl.heads._race import Race, first_order_only, pull_back, race_nodes, run, second_order, small_variances
 
@@ -28,7 +29,9 @@ def _true_class(race: Race, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
 class _LogMarginal(torch.autograd.Function):
     """log p(y) by a race."""
 
-    generate_vmap_rule = True
+    @staticmethod
+    def vmap(*arguments: Any) -> tuple[Any, Any]:
+        return native.map_in_front(_LogMarginal, *arguments)
 
     @staticmethod
     def forward(
@@ -52,7 +55,9 @@ class _LogMarginal(torch.autograd.Function):
 class _LogMarginalAndAverage(torch.autograd.Function):
     """log p(y), and the part of the KL that is an average over the nodes of the same race."""
 
-    generate_vmap_rule = True
+    @staticmethod
+    def vmap(*arguments: Any) -> tuple[Any, Any]:
+        return native.map_in_front(_LogMarginalAndAverage, *arguments)
 
     @staticmethod
     def forward(

@@ -12,12 +12,13 @@ import hashlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["clocks", "is_built", "rectified", "rectified_gradients", "suits"]
+__all__ = ["clocks", "is_built", "map_in_front", "rectified", "rectified_gradients", "suits"]
 
 Fit = tuple[tuple[float, ...], float]
 
@@ -82,6 +83,23 @@ def _aligned(*tensors: Tensor) -> list[Tensor]:
         first = first.contiguous()
     strides = first.stride()
     return [x if x.stride() == strides else torch.empty_like(first).copy_(x) for x in (first, *tensors[1:])]
+
+
+def map_in_front(function: Any, info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+    """The vmap rule of an autograd function whose leading axes are any number of independent points.
+
+    It hands over plain tensors with one more axis in front, which the kernels can take; PyTorch's own rule would not.
+
+    Args:
+        function: the autograd function.
+        info, in_dims, inputs: what `vmap` is given. A tensor that is not mapped over is repeated.
+    """
+    moved = [
+        x if not isinstance(x, Tensor) else x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(inputs, in_dims, strict=True)
+    ]
+    results = function.apply(*moved)
+    return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
 
 
 @functools.lru_cache

@@ -82,8 +82,6 @@ class _Rectified(torch.autograd.Function):
     dM/dm = Φ(r), dM/dv = φ/2σ, dV/dm = 2M Φ(−r), dV/dv = Φ(r) − Mφ/σ.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor]:
         if alone and native.suits(m, v):
@@ -115,6 +113,10 @@ class _Rectified(torch.autograd.Function):
         within = torch.addcmul(probability, mean, density, value=-1)
         grad_v = torch.addcmul(grad_variance * within, grad_mean, density, value=0.5)
         return grad_m, grad_v, None
+
+    @staticmethod
+    def vmap(*arguments: Any) -> tuple[Any, Any]:
+        return native.map_in_front(_Rectified, *arguments)
 
 
 def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor]:
