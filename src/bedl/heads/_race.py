@@ -198,9 +198,7 @@ def pull_back(
 class _Race(torch.autograd.Function):
     """log p and the log survival of all clocks; the backward needs reductions over nodes and classes only."""
 
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Any, Any]:
-        return native.map_in_front(_Race, *arguments)
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> tuple[Tensor, ...]:
@@ -233,7 +231,7 @@ def race(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: in
     Returns:
         log p, shape: (*batch, C), sum_k log L_k, shape: (*batch, T), log sum_k D_k/L_k, shape: (*batch, T)
     """
-    log_p, log_survival, log_rate, *_ = _Race.apply(m, v, nodes, log_weight, components)
+    log_p, log_survival, log_rate, *_ = native.apply(_Race, m, v, nodes, log_weight, components)
     return log_p, log_survival, log_rate
 
 

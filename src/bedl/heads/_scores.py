@@ -29,9 +29,7 @@ def _true_class(race: Race, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
 class _LogMarginal(torch.autograd.Function):
     """log p(y) by a race."""
 
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Any, Any]:
-        return native.map_in_front(_LogMarginal, *arguments)
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -55,9 +53,7 @@ class _LogMarginal(torch.autograd.Function):
 class _LogMarginalAndAverage(torch.autograd.Function):
     """log p(y), and the part of the KL that is an average over the nodes of the same race."""
 
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Any, Any]:
-        return native.map_in_front(_LogMarginalAndAverage, *arguments)
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -104,7 +100,7 @@ def log_marginal(m: Tensor, v: Tensor, y: Tensor, count: int = 16, components: i
         shape: (*batch)
     """
     m = m - m.detach().amax(-1, keepdim=True)  # the answer does not change, the nodes keep their digits
-    log_p, *_ = _LogMarginal.apply(m, v, y, *race_nodes(m, v, count), components)
+    log_p, *_ = native.apply(_LogMarginal, m, v, y, *race_nodes(m, v, count), components)
     return _settle_small(m, v, y, log_p)
 
 
@@ -112,6 +108,6 @@ def log_marginal_and_expected_kl(
     m: Tensor, v: Tensor, y: Tensor, count: int = 16, components: int = 6
 ) -> tuple[Tensor, Tensor]:
     """`log_marginal` and `expected_dirichlet_kl`, on one race. shapes: (*batch), (*batch)"""
-    log_p, average, *_ = _LogMarginalAndAverage.apply(m, v, y, *nodes_with_floors(m, v, count), components)
+    log_p, average, *_ = native.apply(_LogMarginalAndAverage, m, v, y, *nodes_with_floors(m, v, count), components)
     kl = expected_terms(m, v).sum(-1) + average - math.lgamma(m.shape[-1])
     return _settle_small(m, v, y, log_p), kl

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["clocks", "is_built", "map_in_front", "rectified", "rectified_gradients", "suits"]
+__all__ = ["apply", "clocks", "is_built", "rectified", "rectified_gradients", "suits"]
 
 Fit = tuple[tuple[float, ...], float]
 
@@ -85,21 +85,31 @@ def _aligned(*tensors: Tensor) -> list[Tensor]:
     return [x if x.stride() == strides else torch.empty_like(first).copy_(x) for x in (first, *tensors[1:])]
 
 
-def map_in_front(function: Any, info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-    """The vmap rule of an autograd function whose leading axes are any number of independent points.
-
-    It hands over plain tensors with one more axis in front, which the kernels can take; PyTorch's own rule would not.
+def apply(function: Any, *inputs: Any) -> Any:
+    """`function.apply(*inputs)`, in a way that kernels also serve inside `torch.func.vmap`.
 
     Args:
-        function: the autograd function.
-        info, in_dims, inputs: what `vmap` is given. A tensor that is not mapped over is repeated.
+        function: an autograd function with `generate_vmap_rule`, whose tensors have any number of leading axes for
+            independent points.
     """
-    moved = [
-        x if not isinstance(x, Tensor) else x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip(inputs, in_dims, strict=True)
-    ]
-    results = function.apply(*moved)
-    return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
+    # compilers know PyTorch's own rule
+    return (function if torch.compiler.is_compiling() else _mapped_in_front(function)).apply(*inputs)
+
+
+@functools.lru_cache
+def _mapped_in_front(function: Any) -> Any:
+    """The same function, but for its vmap rule: it sees plain tensors, with what is mapped over as one more axis."""
+
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        moved = [
+            x if not isinstance(x, Tensor) else x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0)
+            for x, d in zip(inputs, in_dims, strict=True)
+        ]
+        results = twin.apply(*moved)
+        return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
+
+    twin: Any = type(function.__name__, (function,), {"generate_vmap_rule": False, "vmap": staticmethod(vmap)})
+    return twin
 
 
 @functools.lru_cache

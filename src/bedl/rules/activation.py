@@ -82,6 +82,8 @@ class _Rectified(torch.autograd.Function):
     dM/dm = Φ(r), dM/dv = φ/2σ, dV/dm = 2M Φ(−r), dV/dv = Φ(r) − Mφ/σ.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor]:
         if alone and native.suits(m, v):
@@ -114,10 +116,6 @@ class _Rectified(torch.autograd.Function):
         grad_v = torch.addcmul(grad_variance * within, grad_mean, density, value=0.5)
         return grad_m, grad_v, None
 
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Any, Any]:
-        return native.map_in_front(_Rectified, *arguments)
-
 
 def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor]:
     """Mean and variance of max(x, 0). shapes: (*), (*) -> (*), (*)
@@ -127,7 +125,7 @@ def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor
     """
     if alone and native.suits(m, v):  # nothing is recorded, so there is nothing to say about derivatives
         return native.rectified(m, v, special.HALF_LINE, NEGLIGIBLE[m.dtype])
-    return _Rectified.apply(m, v, alone)
+    return native.apply(_Rectified, m, v, alone)
 
 
 @elementwise()
