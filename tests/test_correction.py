@@ -382,3 +382,9 @@ def test_other_precisions(dtype):
     result = correct_variances(twin, images(20).to(dtype), draws=50)(images(5, seed=1).to(dtype))
     assert result.variance.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
     torch.testing.assert_close(result.variance.float(), expected.variance, rtol=0.2, atol=1e-4)
+
+
+def test_inputs_that_are_no_tensor_are_refused():
+    net = nn.Sequential(bedl.GaussianLinear(3, 4), nn.ReLU(), bedl.GaussianLinear(4, 2))
+    with pytest.raises(TypeError, match="a tensor, not ndarray"):
+        bedl.correct_variances(net, torch.randn(5, 3).numpy())

@@ -9,6 +9,7 @@ from torch import nn
 
 import bedl
 from bedl import Moments
+from bedl.methods import Batch
 from bedl.nn import GaussianMultiheadAttention, variance_products
 
 
@@ -78,12 +79,28 @@ def test_frozen_weights_are_not_trained():
             bedl.fit(method, (x, y), epochs=1, accelerator="cpu")
         with pytest.raises(bedl.BEDLError, match="fit_replicas: inside"):
             bedl.fit_replicas([method], (x, y), epochs=1)
+        with pytest.raises(bedl.BEDLError, match="loss, with gradients: inside"):
+            method.loss(Batch(x, y, 4))
+        with torch.no_grad():
+            assert method.loss(Batch(x, y, 4)).isfinite()
         with pytest.raises(bedl.BEDLError, match="correct_variances: inside"):
             bedl.correct_variances(net, x)
         with pytest.raises(bedl.BEDLError, match="load_state_dict: inside"):
             net.load_state_dict(net.state_dict())
     assert copied.net[0].prepared is None  # a copy has its own weights
     bedl.fit(copied, (x, y), epochs=1, accelerator="cpu")
+
+
+def test_frozen_weights_have_no_gradient():
+    net = nn.Sequential(bedl.GaussianLinear(3, 4), nn.ReLU(), bedl.GaussianLinear(4, 2))
+    x = torch.randn(5, 3, requires_grad=True)
+    with bedl.frozen(net):
+        y = net(x)
+    (y.loc.sum() + y.variance.sum()).backward()
+    assert all(p.grad is None for name, p in net.named_parameters() if "weight" in name)
+    assert x.grad is not None
+    with pytest.raises(TypeError, match=r"nn\.Module, not Tensor"), bedl.frozen(x):
+        pass
 
 
 def test_blocks_of_several_threads_may_overlap():

@@ -142,6 +142,13 @@ def test_gradients_at_known_inputs(anyhow):
     assert torch.isfinite(v.grad).all()
 
 
+def test_gradients_of_huge_means_are_finite(anyhow):
+    m, v = torch.tensor([3e38], requires_grad=True), torch.ones(1, requires_grad=True)
+    y = F.relu(Moments(m, v))
+    (by_m,) = torch.autograd.grad(y.loc.sum() + y.variance.sum(), [m])
+    assert by_m.item() == 1
+
+
 @pytest.mark.parametrize("slopes", [True, False])
 @pytest.mark.parametrize("components", [4, 6, 8])
 @pytest.mark.parametrize("times", [8, 16, 33])

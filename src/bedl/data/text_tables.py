@@ -63,7 +63,10 @@ def inspect_text(path: Path, tabs: bool) -> TextFile:
 def read_text(file: TextFile, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Batches of at most `rows` rows; all columns are strings, with nulls for missing values."""
     block = max(_CHUNK, 1 << (file.longest + 1).bit_length())
-    with _open(file.path) as stream:
+    # Arrow reads ahead on a thread of its own, so it opens the file itself, too: if that thread asked Python for more
+    # while the interpreter shuts down, after an error, the process would be aborted.
+    # `inspect_text` has seen the file whole.
+    with pa.input_stream(str(file.path), compression="gzip" if file.path.suffix == ".gz" else None) as stream:
         try:
             reader = pacsv.open_csv(
                 stream,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl.moments import Moments
+from bedl.nn import refuse_frozen
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class BEDL(nn.Module):
 
     def loss(self, batch: Batch) -> Tensor:
         """The cost of a batch by itself. shape: ()"""
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            refuse_frozen(self.net, "loss, with gradients")
         return self.combine(self.statistics(self.prepare(batch)), batch.n_train)
 
     @property

@@ -120,7 +120,7 @@ void bedl_rectified_gradients_piece(int64_t n, const float *restrict m, const fl
         tail_of(x, fit, unit, &pdf, &upper, &t1, &t2);
         float probability = m[i] < 0 ? upper : 1 - upper;
         float density = v[i] <= 0 ? 0.0f : pdf / larger(sigma, 1e-19f);
-        by_m[i] = by_mean[i] * probability + 2 * by_variance[i] * mean[i] * (1 - probability);
+        by_m[i] = by_mean[i] * probability + 2 * by_variance[i] * (mean[i] * (1 - probability));
         by_v[i] = by_variance[i] * (probability - mean[i] * density) + 0.5f * by_mean[i] * density;
     }
 }

@@ -77,6 +77,8 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
     """
     if not any(isinstance(layer, GaussianLayer) for layer in net.modules()):
         raise BEDLError(f"correct_variances: {type(net).__name__} has no Gaussian layer; see bedl.bayesianize")
+    if not isinstance(x, (Tensor, Moments)):
+        raise TypeError(f"correct_variances takes inputs as the network does, a tensor, not {type(x).__name__}")
     if draws < 2 or len(x) < 1:
         raise ValueError(f"correct_variances needs at least 2 draws and 1 input, not {draws} and {len(x)}")
     refuse_frozen(net, "correct_variances")

@@ -115,6 +115,9 @@ class GaussianLayer(nn.Module):
             pairs["weight"] = weight = self._weight()
             if weight.gain is None:
                 weight.gain = weight.loc.to(weight.variance.dtype).square()
+        for pair in pairs.values():
+            if isinstance(pair, Moments):
+                pair.loc = pair.loc.detach()  # no gradient at all is better than one of the means alone
         self.prepared = pairs
 
     def per_weight(self, values: Tensor) -> Tensor:

@@ -39,6 +39,8 @@ def frozen(module: Net) -> Iterator[Net]:
         >>> bool((predictions[0].variance == net(torch.ones(1, 3)).variance).all())
         True
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"frozen takes a network or a method, an nn.Module, not {type(module).__name__}")
     layers = _gaussian_layers(module)
     entered = []
     try:
