@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -81,11 +80,14 @@ def _sums_over_components(
     w: Tensor, v: Tensor, shift: Tensor, reference: Tensor, components: int, slopes: bool
 ) -> list[Tensor]:
     """What `_terms` gives, summed over the mixture: one by one, so that little memory is needed at a time; or all at
-    once, where each operation has a price of its own: a graph to be exported, a GPU. shapes: as for `_terms`"""
+    once, in a graph to be exported, where each operation has its price. shapes: as for `_terms`"""
     mixture = LOG_EXPONENTIAL[components]
-    if torch.compiler.is_dynamo_compiling() or (w.device.type == "cpu" and not torch.compiler.is_exporting()):
-        terms = (_terms(w, v, shift, reference, *component, slopes) for component in mixture)
-        return [functools.reduce(torch.add, term) for term in zip(*terms, strict=True)]
+    if torch.compiler.is_dynamo_compiling() or not torch.compiler.is_exporting():
+        sums = list(_terms(w, v, shift, reference, *mixture[0], slopes))
+        for component in mixture[1:]:
+            terms = _terms(w, v, shift, reference, *component, slopes)
+            sums = [total + term for total, term in zip(sums, terms, strict=True)]
+        return sums
     numbers = torch.tensor(mixture, dtype=w.dtype, device=w.device)
     p, mu, variance = numbers.view(-1, 3, *[1] * w.dim()).unbind(1)
     return [term.sum(0) for term in _terms(w, v, shift, reference, p, mu, variance, slopes)]
