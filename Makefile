@@ -21,18 +21,17 @@ help: ## show this list
 
 setup: $(STAMP) ## make .venv with bedl (editable) and its tools, at the versions of constraints.txt
 
-# The environment variables pin the build backend too; which one is read depends on pip's age. Modules are compiled when
-# they are imported, not all of them at once: half the time.
+# The environment variables pin the build backend too; which one is read depends on pip's age.
 $(STAMP): pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-		$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
 	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-		$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[cli,sklearn,train]"
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cli,sklearn,train]"
 	@touch $@
 
 demo: $(DEMO_STAMP) ## fit on built-in data, print the scores, write pages to look at under demo/
