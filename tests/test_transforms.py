@@ -87,7 +87,8 @@ def test_compile_sees_user_rules():
 
 
 @pytest.mark.parametrize("make, shape, random", [
-    (mlp, (4, 1), False), (mlp, (4, 1), True), (small_resnet, (4, 1, 16, 16), False),
+    (mlp, (4, 1), False), (mlp, (4, 1), True),
+    pytest.param(small_resnet, (4, 1, 16, 16), False, marks=pytest.mark.slow),
     pytest.param(small_resnet, (4, 1, 16, 16), True, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_export_with_dynamic_batch(make, shape, random):

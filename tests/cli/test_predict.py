@@ -109,7 +109,7 @@ def test_an_onnx_file_needs_no_torch(flowers_onnx, shelf, tmp_path):
 
 def test_a_reader_that_has_seen_enough(houses, tmp_path):
     row = "50,red,2021-01-01,3,a,1\n"
-    (tmp_path / "long.csv").write_text("area,colour,sold,age,code,price\n" + row * 50_000)
+    (tmp_path / "long.csv").write_text("area,colour,sold,age,code,price\n" + row * 20_000)
     with spawn("predict", houses, tmp_path / "long.csv") as process:
         assert process.stdout.readline().startswith('"prediction"')
         process.stdout.close()
