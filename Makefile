@@ -19,19 +19,24 @@ help: ## show this list
 	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
+# What pip would do after installing, on all processors. Some packages carry templates that are no Python: no matter.
+COMPILE := @$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
+
 setup: $(STAMP) ## make .venv with bedl (editable) and its tools, at the versions of constraints.txt
 
 # The environment variables pin the build backend too; which one is read depends on pip's age.
 $(STAMP): pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
+		$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cli,sklearn,train]"
+		$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[cli,sklearn,train]"
+	$(COMPILE)
 	@touch $@
 
 demo: $(DEMO_STAMP) ## fit on built-in data, print the scores, write pages to look at under demo/
