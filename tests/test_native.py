@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import bedl
-from bedl import Moments, native
+from bedl import Moments, native, special
 from bedl.heads._clocks import clocks
 from bedl.heads._race import race_nodes
 from tests.oracles import gaussian_expectation
@@ -168,6 +168,18 @@ def test_clocks_in_single_precision_are_those_in_double(components, times, slope
         assert x.shape == y.shape == (50, 7, times)
         assert ((x - y).abs() / (1 + y.abs()))[alive].max() < 3e-3
         assert ((x - y).abs() / (1 + y.abs()))[alive].median() < 1e-6
+
+
+def test_no_kernel_reads_beyond_a_tensor():
+    m, v = torch.randn(6, 4), torch.rand(6, 4)
+    nodes, _ = race_nodes(m, v, 8)
+    repeated = clocks(m, v[:1], nodes, 6)
+    for x, y in zip(repeated, clocks(m, v[:1].repeat(6, 1), nodes, 6), strict=True):
+        assert torch.equal(x, y)
+    with pytest.raises(RuntimeError):
+        clocks(m, v[:3], nodes, 6)
+    with pytest.raises(RuntimeError):
+        native.rectified(m, v[:3], special.HALF_LINE, 10.0)
 
 
 def test_probabilities_are_those_of_pytorch(monkeypatch):

@@ -81,8 +81,8 @@ def _aligned(*tensors: Tensor) -> list[Tensor]:
     first = tensors[0]
     if not first.is_contiguous() and not first.is_contiguous(memory_format=torch.channels_last):
         first = first.contiguous()
-    strides = first.stride()
-    return [x if x.stride() == strides else torch.empty_like(first).copy_(x) for x in (first, *tensors[1:])]
+    layout = first.shape, first.stride()
+    return [x if (x.shape, x.stride()) == layout else torch.empty_like(first).copy_(x) for x in (first, *tensors[1:])]
 
 
 def apply(function: Any, *inputs: Any) -> Any:
@@ -161,7 +161,7 @@ def clocks(
         shapes: (*batch, C, T), 2 or, with slopes, 4 of them
     """
     assert _library is not None
-    m, v, nodes = m.contiguous(), v.contiguous(), nodes.contiguous()
+    m, v, nodes = (x.contiguous() for x in (m, v.expand_as(m), nodes.expand(*m.shape[:-1], -1)))
     results = tuple(m.new_empty(*m.shape, nodes.shape[-1]) for _ in range(4 if slopes else 2))
     points, classes = nodes.shape[:-1].numel(), m.shape[-1]
     pointers = [x.data_ptr() for x in (m, v, nodes, *results)] + [None] * (0 if slopes else 2)
