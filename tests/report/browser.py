@@ -59,6 +59,11 @@ class Browser:
         """The value of a JavaScript expression in the page."""
         return self._post("/execute/sync", {"script": f"return ({script})", "args": []})
 
+    def settle(self):
+        """Wait until the page has drawn what was done to it, and told its listeners of scrolling."""
+        frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+        self._post("/execute/async", {"script": frames, "args": []})
+
     def open(self, path: Path, *, width=1200, dark=False, media=""):
         """Load a page; logs start anew."""
         self.devtools(

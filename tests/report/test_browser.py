@@ -117,6 +117,7 @@ def test_points_are_reached_by_keyboard(chromium, pages):
     chromium.key("Tab")
     assert chromium.run("document.activeElement.textContent") == "Skip to the plots"
     chromium.key("Enter")
+    chromium.settle()
     for _ in range(2):
         chromium.key("Tab")
         if chromium.run("document.activeElement.tagName") == "svg":
@@ -134,17 +135,34 @@ def test_points_are_reached_by_keyboard(chromium, pages):
     assert chromium.run("document.getElementById('tip').hidden")
 
 
-def test_a_touch_near_a_point_shows_it(chromium, pages):
+@pytest.fixture
+def touched(chromium, pages):
+    """The browser after a touch near the first point, on a phone."""
     chromium.open(pages["targets"], width=360)
-    at = chromium.run(
-        "(() => { const mark = document.querySelector('.point.a circle'); mark.scrollIntoView({block: 'center'}); "
-        "const box = mark.getBoundingClientRect(); return [box.left + 4, box.top + 4]; })()"
-    )
-    chromium.devtools("Input.dispatchMouseEvent", type="mouseMoved", x=at[0], y=at[1])
-    assert chromium.run("tip.textContent").startswith("row ")
-    left, right = (chromium.run(f"tip.getBoundingClientRect().{end}") for end in ("left", "right"))
-    assert left >= 0
-    assert 0 < right <= 360
+    chromium.run("document.querySelector('.point.a circle').scrollIntoView({block: 'center'})")
+    chromium.settle()
+    box = chromium.run("document.querySelector('.point.a circle').getBoundingClientRect().toJSON()")
+    finger = [{"x": box["left"] + 4, "y": box["top"] + 4}]
+    chromium.devtools("Input.dispatchTouchEvent", type="touchStart", touchPoints=finger)
+    chromium.devtools("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    chromium.settle()
+    return chromium
+
+
+def test_a_touch_near_a_point_shows_it(touched):
+    assert touched.run("tip.textContent").startswith("row ")
+    box = touched.run("tip.getBoundingClientRect().toJSON()")
+    assert 0 <= box["left"] < box["right"] <= 360
+
+
+def test_the_tip_goes_with_its_point(touched):
+    apart = "tip.getBoundingClientRect().top - document.querySelector('.now').getBoundingClientRect().top"
+    before, name = touched.run(apart), touched.run("tip.textContent")
+    touched.run("scrollBy(0, 40)")
+    touched.settle()
+    assert touched.run("tip.textContent") == name
+    assert not touched.run("tip.hidden")
+    assert touched.run(apart) == pytest.approx(before, abs=1)
 
 
 def test_print_has_light_colours_and_fits(chromium, pages):

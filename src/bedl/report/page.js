@@ -12,6 +12,13 @@
 
   let now = null;
   const hide = () => { if (now) now.classList.remove("now"); now = null; tip.hidden = true; };
+  const place = () => {
+    if (!now) return;
+    const at = now.getBoundingClientRect(), box = tip.getBoundingClientRect();
+    const left = at.left + at.width / 2 - box.width / 2, top = at.top - box.height - 8;
+    tip.style.left = Math.max(8, Math.min(left, root.clientWidth - box.width - 8)) + "px";
+    tip.style.top = (top < 8 ? at.bottom + 8 : top) + "px";
+  };
   const show = (mark, aloud) => {
     if (mark === now) return;
     hide();
@@ -20,10 +27,7 @@
     tip.textContent = mark.dataset.tip; // text, never markup
     if (aloud) spoken.textContent = mark.dataset.tip;
     tip.hidden = false;
-    const at = mark.getBoundingClientRect(), box = tip.getBoundingClientRect();
-    const left = at.left + at.width / 2 - box.width / 2, top = at.top - box.height - 8;
-    tip.style.left = Math.max(8, Math.min(left, root.clientWidth - box.width - 8)) + "px";
-    tip.style.top = (top < 8 ? at.bottom + 8 : top) + "px";
+    place();
   };
   for (const plot of document.querySelectorAll("svg[tabindex]")) {
     const marks = [...plot.querySelectorAll("[data-tip]")];
@@ -56,7 +60,9 @@
       event.preventDefault();
     });
   }
-  addEventListener("scroll", hide, { passive: true });
+  // The tip goes with its point: who walks through the points by keyboard must not start anew after scrolling.
+  addEventListener("scroll", place, { passive: true });
+  addEventListener("resize", place, { passive: true });
   const opened = [];
   addEventListener("beforeprint", () => {
     for (const part of document.querySelectorAll("details:not([open])")) { part.open = true; opened.push(part); }
