@@ -48,7 +48,8 @@ def clocks(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool = 
         log L, log D and, with slopes, d(log D)/dm, d(log D)/dv. shapes: (*batch, C, T)
     """
     if native.suits(m, v, nodes):
-        return native.clocks(m, v, nodes, LOG_EXPONENTIAL[components], slopes)
+        kernel = native.clocks_and_slopes if slopes else native.clocks
+        return kernel(m, v, nodes, [number for component in LOG_EXPONENTIAL[components] for number in component])
     return _clocks(m[..., None] + nodes[..., None, :], v[..., None], components, slopes)
 
 

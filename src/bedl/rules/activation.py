@@ -21,6 +21,7 @@ from bedl.rules._marks import elementwise
 from bedl.special import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, standardize, std, tail_moments
 
 _SMALLEST_STD = 1e-19  # its inverse is finite in float32
+MANY = 1 << 14  # numbers that take longer than a call from compiled code
 
 
 def _rectified_in_passing(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,8 +87,8 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor]:
-        if alone and native.suits(m, v):
-            return native.rectified(m, v, special.HALF_LINE, NEGLIGIBLE[m.dtype])
+        if alone and native.suits(m, v, many=MANY):
+            return native.rectified(m, v, *special.HALF_LINE, NEGLIGIBLE[m.dtype])
         if alone and not torch.compiler.is_compiling():
             return _rectified_in_passing(m, v)
         sigma = v.clamp_min(0).sqrt()
@@ -104,9 +105,9 @@ class _Rectified(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None]:
         m, v, mean = ctx.saved_tensors
-        if ctx.alone and native.suits(m, v, mean, grad_mean, grad_variance):
+        if ctx.alone and native.suits(m, v, mean, grad_mean, grad_variance, many=MANY):
             far = NEGLIGIBLE[m.dtype]
-            return *native.rectified_gradients(m, v, mean, grad_mean, grad_variance, special.HALF_LINE, far), None
+            return *native.rectified_gradients(m, v, mean, grad_mean, grad_variance, *special.HALF_LINE, far), None
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return *_rectified_gradients(m, v, mean, grad_mean, grad_variance, ctx.alone), None
         probability, density = _slopes(m, v, ctx.alone)
@@ -123,8 +124,8 @@ def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor
     Args:
         alone: nothing will be subtracted from the result, so digits of values next to 0 do not matter: faster.
     """
-    if alone and native.suits(m, v):  # nothing is recorded, so there is nothing to say about derivatives
-        return native.rectified(m, v, special.HALF_LINE, NEGLIGIBLE[m.dtype])
+    if alone and not torch.compiler.is_compiling() and native.suits(m, v):  # nothing is recorded
+        return native.rectified(m, v, *special.HALF_LINE, NEGLIGIBLE[m.dtype])
     return native.apply(_Rectified, m, v, alone)
 
 

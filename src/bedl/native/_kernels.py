@@ -1,0 +1,124 @@
+"""The kernels themselves: how they are found, and one function for each, of tensors that suit it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["aligned", "clocks", "clocks_and_slopes", "is_built", "rectified", "rectified_gradients"]
+
+_POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_SIGNATURES = {
+    "bedl_rectified": [_COUNT, *[_POINTER] * 5, _NUMBER, _NUMBER],
+    "bedl_rectified_gradients": [_COUNT, *[_POINTER] * 8, _NUMBER, _NUMBER],
+    "bedl_clocks": [*[_COUNT] * 4, *[_POINTER] * 8],
+}
+
+
+def _load() -> ctypes.CDLL | None:
+    source = Path(__file__).with_name("kernels.c")
+    if os.environ.get("BEDL_NATIVE") == "0" or sys.byteorder != "little" or not source.exists():
+        return None
+    # The file's name tells what it was built from: one from another version, with other arguments, is never called.
+    path = source.with_name(f"kernels-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so")
+    try:
+        library = ctypes.CDLL(str(path))  # PyTorch is loaded by now, and with it the threads that the kernels ask for
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+    except (OSError, AttributeError):  # not built, or for another machine
+        return None
+    return library
+
+
+_library = _load()
+
+
+def is_built() -> bool:
+    """Whether the kernels are there."""
+    return _library is not None
+
+
+def aligned(*tensors: Tensor) -> list[Tensor]:
+    """The same values, all laid out in memory as the first is, without gaps. shapes: (*shape), the same for all"""
+    first = tensors[0]
+    if not first.is_contiguous() and not first.is_contiguous(memory_format=torch.channels_last):
+        first = first.contiguous()
+    layout = first.shape, first.stride()
+    return [x if (x.shape, x.stride()) == layout else torch.empty_like(first).copy_(x) for x in (first, *tensors[1:])]
+
+
+@functools.lru_cache
+def _floats(numbers: tuple[float, ...]) -> ctypes.Array:
+    return (ctypes.c_float * len(numbers))(*numbers)
+
+
+def rectified(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance of max(x, 0), x ~ N(m, v).
+
+    Args:
+        m, v: shapes (*shape)
+        fit, unit: coefficients and unit of `bedl.special`'s fit on the half line.
+        far: standard deviations beyond which tails need not be told apart.
+
+    Returns:
+        shapes: (*shape), (*shape)
+    """
+    assert _library is not None
+    m, v = aligned(m, v)
+    mean, variance = torch.empty_like(m), torch.empty_like(m)
+    _library.bedl_rectified(m.numel(), *(x.data_ptr() for x in (m, v, mean, variance)), _floats(tuple(fit)), unit, far)
+    return mean, variance
+
+
+def rectified_gradients(
+    m: Tensor, v: Tensor, mean: Tensor, by_mean: Tensor, by_variance: Tensor,
+    fit: Sequence[float], unit: float, far: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Derivatives by m and v, from those by the results of `rectified`, of which `mean` is one. shapes: (*shape)"""
+    assert _library is not None
+    tensors = aligned(m, v, mean, by_mean, by_variance)
+    tensors += [torch.empty_like(tensors[0]), torch.empty_like(tensors[0])]
+    _library.bedl_rectified_gradients(m.numel(), *(x.data_ptr() for x in tensors), _floats(tuple(fit)), unit, far)
+    return tensors[-2], tensors[-1]
+
+
+def clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """`bedl.heads._clocks.clocks` without slopes.
+
+    Args:
+        m, v: shapes (*batch, C)
+        nodes: shape (*batch, T)
+        mixture: probability, mean and variance of each of 4, 6 or 8 components, the widest first.
+
+    Returns:
+        shapes: (*batch, C, T), (*batch, C, T)
+    """
+    log_survival, log_density = _clocks(m, v, nodes, mixture, results=2)
+    return log_survival, log_density
+
+
+def clocks_and_slopes(
+    m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same with slopes. shapes: 4 × (*batch, C, T)"""
+    log_survival, log_density, by_mean, by_variance = _clocks(m, v, nodes, mixture, results=4)
+    return log_survival, log_density, by_mean, by_variance
+
+
+def _clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float], results: int) -> list[Tensor]:
+    assert _library is not None
+    m, v, nodes = (x.contiguous() for x in (m, v.expand_as(m), nodes.expand(*m.shape[:-1], -1)))
+    made = [m.new_empty(*m.shape, nodes.shape[-1]) for _ in range(results)]
+    points, classes = nodes.shape[:-1].numel(), m.shape[-1]
+    pointers = [x.data_ptr() for x in (m, v, nodes, *made)] + [None] * (4 - results)
+    _library.bedl_clocks(points, classes, nodes.shape[-1], len(mixture) // 3, _floats(tuple(mixture)), *pointers)
+    return made

@@ -1,0 +1,73 @@
+"""The kernels as operators of PyTorch, `torch.ops.bedl`, which compilers call as they are.
+
+The formulas behind them are long: to compile those takes most of the time of compiling a network, and gives code
+that is no faster.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from bedl.native import _kernels
+
+__all__ = ["clocks", "clocks_and_slopes", "rectified", "rectified_gradients", "to_front"]
+
+_room = torch.library.Library("bedl", "DEF")  # the operators are there as long as this is
+Kernel = TypeVar("Kernel", bound=Callable[..., tuple[Tensor, ...]])
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
+
+
+def to_front(size: int, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> list[Any]:
+    """Inputs with the axis that `torch.vmap` maps over, of the given size, as the first one of each tensor."""
+    return [
+        x if not isinstance(x, Tensor) else x.expand(size, *x.shape) if d is None else x.movedim(d, 0)
+        for x, d in zip(inputs, dims, strict=True)
+    ]
+
+
+def _operator(kernel: Kernel, result: Callable[..., Tensor]) -> Kernel:
+    """The kernel, which compilers see as one operator; others call it directly, as dispatch would take longer.
+
+    Args:
+        kernel: of tensors with any number of leading axes for independent points.
+        result: of the same arguments: an empty tensor, laid out as each result will be.
+    """
+    name = kernel.__name__
+    _room.define(name + torch.library.infer_schema(kernel, mutates_args=()), tags=_TAGS)
+    _room.impl(name, kernel, "CPU")
+    operator = getattr(torch.ops.bedl, name).default
+    count = len(operator._schema.returns)
+
+    def fake(*inputs: Any) -> tuple[Tensor, ...]:
+        return tuple(result(*inputs) for _ in range(count))
+
+    def vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return operator(*to_front(info.batch_size, dims, inputs)), (0,) * count
+
+    torch.library.register_fake(f"bedl::{name}", fake, lib=_room)
+    torch.library.register_vmap(f"bedl::{name}", vmap, lib=_room)
+
+    @functools.wraps(kernel)
+    def call(*inputs: Any) -> Any:
+        return operator(*inputs) if torch.compiler.is_compiling() else kernel(*inputs)
+
+    return cast(Kernel, call)
+
+
+def _like_first(m: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(_kernels.aligned(m)[0])
+
+
+def _class_by_node(m: Tensor, v: Tensor, nodes: Tensor, *_: Any) -> Tensor:
+    return m.new_empty(*m.shape, nodes.shape[-1])
+
+
+rectified = _operator(_kernels.rectified, _like_first)
+rectified_gradients = _operator(_kernels.rectified_gradients, _like_first)
+clocks = _operator(_kernels.clocks, _class_by_node)
+clocks_and_slopes = _operator(_kernels.clocks_and_slopes, _class_by_node)
