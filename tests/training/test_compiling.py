@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_long_runs_of_large_networks_compile_and_short_ones_do_not(caplog: pytes
     assert "compiling the training step (a minute or so, once)" in caplog.text
     deep = BEDL(nn.Sequential(*(GaussianLinear(3, 3) for _ in range(20)), GaussianLinear(3, 2)), Normal(1))
     assert should_compile("auto", deep, points, 32, 10**6, "cpu")
-    assert "about 3 minutes" in caplog.text
+    assert re.search(r"about \d minutes", caplog.text)
     with pytest.raises(ValueError, match="compile must be"):
         should_compile("yes", small, points, 32, 1, "cpu")
 

@@ -28,8 +28,8 @@ Compile = bool | str  # True, False or "auto"
 logger = logging.getLogger("bedl")
 
 # On one CPU core, from benchmarks/: what compiling costs once, and saves with each step.
-COST = 30.0  # seconds, with the head; max-pooling and ELU, whose formulas are long, come on top
-COST_PER_LAYER = 8.0
+# seconds, with the head; max-pooling and ELU, whose formulas are long, come on top
+COST, COST_PER_LAYER = (20.0, 6.0) if native.is_built() else (35.0, 15.0)
 SAVED_PER_STEP = 1.5e-3  # seconds: calls that are no longer made one by one
 FEW_STEPS = 50  # of which none is long enough
 SAVED_PER_ACTIVATION = 1e-8 if native.is_built() else 3e-8  # seconds: intermediate results that stay in cache
