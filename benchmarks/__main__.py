@@ -126,7 +126,7 @@ def main() -> None:
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
     results: dict[str, Any] = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
     results["kernels"] = native.is_built()
-    print("kernels in C for uncompiled code:", "in use" if results["kernels"] else "not in use")
+    print("kernels in C:", "in use" if results["kernels"] else "not in use")
     for name in options.sections or SECTIONS:
         print(f"\n{SECTIONS[name].__doc__}\n", flush=True)
         results[name] = SECTIONS[name](options)
