@@ -302,6 +302,8 @@ def test_where_compiled_graphs_do_without():
     m, v = torch.randn(40, 500), torch.rand(40, 500)
     assert not calls_of_compiled(rectify, m[:1], v[:1])[0]  # done before a call has begun
     assert not calls_of_compiled(rectify, m.double(), v.double())[0]
+    with torch.no_grad():  # made one with what follows, as nothing has to be kept
+        assert not calls_of_compiled(rectify, m, v)[0]
     for strict in (True, False):
         program = torch.export.export(Head(), (m[:, :10], v[:, :10]), strict=strict)
         assert not [node for node in program.graph.nodes if str(node.target).startswith("bedl.")]

@@ -21,7 +21,9 @@ from bedl.rules._marks import elementwise
 from bedl.special import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, standardize, std, tail_moments
 
 _SMALLEST_STD = 1e-19  # its inverse is finite in float32
-MANY = 1 << 14  # numbers that take longer than a call from compiled code
+# Numbers from which compiled code calls a kernel. In predictions it is faster, if slower to compile, to make ReLU one with
+# what follows; in training that would be done twice, as the backward pass computes it again.
+MANY, MANY_TO_PREDICT = 1 << 14, 1 << 20
 
 
 def _rectified_in_passing(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,6 +78,19 @@ def _rectified_gradients(
     return grad_m, torch.addcmul(grad_v, grad_mean, density, value=0.5)
 
 
+def _rectified(m: Tensor, v: Tensor, alone: bool, many: int) -> tuple[Tensor, Tensor]:
+    """What `rectified` gives, without derivatives; `many` as for `native.suits`. shapes: (*), (*) -> (*), (*)"""
+    if alone and native.suits(m, v, many=many):
+        return native.rectified(m, v, *special.HALF_LINE, NEGLIGIBLE[m.dtype])
+    if alone and not torch.compiler.is_compiling():
+        return _rectified_in_passing(m, v)
+    sigma = v.clamp_min(0).sqrt()
+    x = (m / sigma.clamp_min(_SMALLEST_STD)).abs().clamp_max(NEGLIGIBLE[m.dtype] if alone else FAR)
+    _, _, t1, t2 = tail_moments(x)
+    variance = v * torch.where(m < 0, t2 - t1 * t1, 1 - t2 - t1 * (t1 + 2 * x))
+    return m.clamp_min(0) + sigma * t1, variance
+
+
 class _Rectified(torch.autograd.Function):
     """Moments of max(x, 0), with the derivatives written out: half the work of recorded ones, a third the memory.
 
@@ -87,15 +102,7 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor]:
-        if alone and native.suits(m, v, many=MANY):
-            return native.rectified(m, v, *special.HALF_LINE, NEGLIGIBLE[m.dtype])
-        if alone and not torch.compiler.is_compiling():
-            return _rectified_in_passing(m, v)
-        sigma = v.clamp_min(0).sqrt()
-        x = (m / sigma.clamp_min(_SMALLEST_STD)).abs().clamp_max(NEGLIGIBLE[m.dtype] if alone else FAR)
-        _, _, t1, t2 = tail_moments(x)
-        variance = v * torch.where(m < 0, t2 - t1 * t1, 1 - t2 - t1 * (t1 + 2 * x))
-        return m.clamp_min(0) + sigma * t1, variance
+        return _rectified(m, v, alone, MANY)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -124,7 +131,10 @@ def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor
     Args:
         alone: nothing will be subtracted from the result, so digits of values next to 0 do not matter: faster.
     """
-    if alone and not torch.compiler.is_compiling() and native.suits(m, v):  # nothing is recorded
+    compiled = torch.compiler.is_compiling()
+    if compiled and not torch.is_grad_enabled():
+        return _rectified(m, v, alone, MANY_TO_PREDICT)
+    if alone and not compiled and native.suits(m, v):  # nothing is recorded
         return native.rectified(m, v, *special.HALF_LINE, NEGLIGIBLE[m.dtype])
     return native.apply(_Rectified, m, v, alone)
 
