@@ -21,8 +21,8 @@ from bedl.rules._marks import elementwise
 from bedl.special import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, standardize, std, tail_moments
 
 _SMALLEST_STD = 1e-19  # its inverse is finite in float32
-# Numbers from which compiled code calls a kernel. In predictions it is faster, if slower to compile, to make ReLU one with
-# what follows; in training that would be done twice, as the backward pass computes it again.
+# Numbers from which compiled code calls a kernel. In predictions it is faster, if slower to compile, to make ReLU one
+# with what follows; in training that would be done twice, as the backward pass computes it again.
 MANY, MANY_TO_PREDICT = 1 << 14, 1 << 20
 
 
