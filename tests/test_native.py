@@ -22,7 +22,7 @@ from bedl import Moments, native, special
 from bedl.heads._clocks import clocks
 from bedl.heads._mixtures import LOG_EXPONENTIAL
 from bedl.heads._race import log_mean_softmax, race_nodes
-from bedl.heads._scores import log_marginal
+from bedl.heads._scores import log_marginal, log_marginal_and_expected_kl
 from bedl.native import _kernels
 from tests.oracles import gaussian_expectation
 
@@ -327,6 +327,25 @@ def test_gradients_of_compiled_graphs():
         torch.autograd.grad(compiled(m, v), [m, v]), torch.autograd.grad(loss(m, v), [m, v]), strict=True
     ):
         torch.testing.assert_close(found, truth)
+
+
+def test_gradients_of_compiled_and_mapped_graphs():
+    """There compilers look inside autograd functions, and differentiate the operators themselves."""
+    m, v = torch.randn(3, 40, 500, requires_grad=True), torch.rand(3, 40, 500, requires_grad=True)
+    y = torch.randint(10, (40,))
+
+    def loss(m: Tensor, v: Tensor) -> Tensor:
+        mean, variance = rectify(m, v)
+        log_p, kl = log_marginal_and_expected_kl(mean[:, :10], variance[:, :10], y)
+        return (kl - log_p).sum() + (mean * variance).sum()
+
+    mapped = torch.vmap(loss)
+    torch._dynamo.reset()
+    compiled = torch.compile(mapped, backend="aot_eager")
+    found = torch.autograd.grad(compiled(m, v).sum(), [m, v])
+    truth = torch.autograd.grad(mapped(m, v).sum(), [m, v])
+    for x, y in zip(found, truth, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
 def test_they_can_be_switched_off():

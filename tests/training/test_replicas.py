@@ -59,6 +59,16 @@ def test_replicas_of_a_classifier() -> None:
         assert result.loss[seed].item() == pytest.approx(rows[-1]["loss"], rel=1e-5)
 
 
+def test_compiled_replicas_equal_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bedl.rules.activation.MANY", 0)  # kernels are called in small networks, too
+    results = []
+    for compile in (False, True):
+        models = [method(seed=seed) for seed in range(3)]
+        fit_replicas(models, regression(64), epochs=4, device="cpu", compile=compile)
+        results.append(torch.stack([vector(model) for model in models]))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
 def test_numbers_of_objectives_may_differ() -> None:
     """A sweep over a hyper-parameter is one run."""
 

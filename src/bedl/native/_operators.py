@@ -30,12 +30,22 @@ def to_front(size: int, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -
     ]
 
 
-def _operator(kernel: Kernel, result: Callable[..., Tensor]) -> Kernel:
+def _refuse(ctx: Any, *_: Any) -> Any:
+    raise NotImplementedError("a kernel of bedl.native without derivatives was differentiated: please report this")
+
+
+def _operator(
+    kernel: Kernel,
+    result: Callable[..., Tensor],
+    backward: Callable[..., Any] = _refuse,
+) -> Kernel:
     """The kernel, which compilers see as one operator; others call it directly, as dispatch would take longer.
 
     Args:
         kernel: of tensors with any number of leading axes for independent points.
         result: of the same arguments: an empty tensor, laid out as each result will be.
+        backward: of a context, with all tensors among inputs and results saved, and the derivatives by the results.
+            Autograd functions that call kernels have derivatives of their own; under `vmap` compilers look inside.
     """
     name = kernel.__name__
     _room.define(name + torch.library.infer_schema(kernel, mutates_args=()), tags=_TAGS)
@@ -49,6 +59,11 @@ def _operator(kernel: Kernel, result: Callable[..., Tensor]) -> Kernel:
     def vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
         return operator(*to_front(info.batch_size, dims, inputs)), (0,) * count
 
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.constants = [x for x in inputs if not isinstance(x, Tensor)]
+        ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)), *output)
+
+    torch.library.register_autograd(f"bedl::{name}", backward, setup_context=setup, lib=_room)
     torch.library.register_fake(f"bedl::{name}", fake, lib=_room)
     torch.library.register_vmap(f"bedl::{name}", vmap, lib=_room)
 
@@ -67,7 +82,22 @@ def _class_by_node(m: Tensor, v: Tensor, nodes: Tensor, *_: Any) -> Tensor:
     return m.new_empty(*m.shape, nodes.shape[-1])
 
 
-rectified = _operator(_kernels.rectified, _like_first)
+def _backward_of_rectified(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, mean, _ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.rectified_gradients(m, v, mean, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, None, None, None
+
+
+def _backward_of_clocks(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    """First derivatives, so none by the slopes: dL/dm = -D, dL/dv = -D'/2, as in `bedl.heads._race.pull_back`."""
+    _, v, _, log_survival, log_density, by_mean, by_variance = ctx.saved_tensors
+    lost = by_survival * torch.exp(log_density - log_survival)
+    by_m = (by_density * by_mean - lost).sum(-1)
+    by_v = (by_density * by_variance - 0.5 * lost * by_mean).sum(-1)
+    return by_m, by_v.sum_to_size(v.shape), None, None
+
+
 rectified_gradients = _operator(_kernels.rectified_gradients, _like_first)
+rectified = _operator(_kernels.rectified, _like_first, _backward_of_rectified)
 clocks = _operator(_kernels.clocks, _class_by_node)
-clocks_and_slopes = _operator(_kernels.clocks_and_slopes, _class_by_node)
+clocks_and_slopes = _operator(_kernels.clocks_and_slopes, _class_by_node, _backward_of_clocks)
