@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ class Head(nn.Module):
         samples: draws of f per point.
     """
 
+    task: ClassVar[str]
     n_outputs: int
 
     def __init__(self, samples: int = 100):

@@ -53,6 +53,7 @@ class Dirichlet(Head):
         tensor([True])
     """
 
+    task = "classification"
     def __init__(
         self,
         n_classes: int,

@@ -41,6 +41,7 @@ class Normal(Head):
         (2, tensor(0.6366))
     """
 
+    task = "regression"
     log_beta: Tensor
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,14 @@ class Predictive:
     """Base of the predictions: a batch of N, each with D targets or C classes.
 
     A subclass is a dataclass of tensors whose leading dimensions are the batch.
+
+    Attributes:
+        task: the name of what is predicted, such as "regression".
+        output_names: the quantities that leave Python by name; see `outputs`.
     """
+
+    task: ClassVar[str]
+    output_names: ClassVar[tuple[str, ...]]
 
     if TYPE_CHECKING:  # a field of one subclass is a property of another
 
@@ -100,6 +107,10 @@ class Predictive:
     def detach(self: P) -> P:
         """The same without gradients."""
         return self._map(lambda leaf: leaf.detach())
+
+    def outputs(self) -> dict[str, Tensor]:
+        """What tables, pages and exported models are made of, by the names that the task gives it."""
+        return {name: getattr(self, name) for name in self.output_names}
 
     def _columns(self) -> dict[str, Tensor]:
         raise NotImplementedError

@@ -38,6 +38,9 @@ class CategoricalPredictive(Predictive):
     expected_entropy: Tensor
     vacuity: Tensor
 
+    task = "classification"
+    output_names = ("probabilities", "aleatoric", "epistemic", "entropy", "expected_entropy")
+
     @property
     def probabilities(self) -> Tensor:
         """shape: (*batch, C)"""

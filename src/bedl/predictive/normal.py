@@ -16,6 +16,9 @@ __all__ = ["NormalMixturePredictive", "NormalPredictive"]
 class _RealPredictive(Predictive):
     """What predictions of real targets share: everything that follows from cdf and quantile."""
 
+    task = "regression"
+    output_names = ("mean", "std", "aleatoric", "epistemic")
+
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), per target. y shape: (*batch, D) -> (*batch, D)"""
         raise NotImplementedError
