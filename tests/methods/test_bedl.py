@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from bedl import GaussianConv2d, GaussianLinear
 from bedl.heads import Dirichlet, Normal
-from bedl.methods import BEDL, Averaged, Batch, Collection, Ensemble, Method, SelfFitting
+from bedl.methods import BEDL, Batch, Ensemble, Method
 from bedl.objectives import PAC, HyperPrior, MarginalLikelihood
+from bedl.predictive import NormalPredictive
 from bedl.training import Callback, adam, fit, fit_replicas
 
 
@@ -51,13 +52,90 @@ def test_predict_is_in_evaluation_mode_without_gradients() -> None:
     assert method(x).mean.requires_grad
 
 
-def test_protocols() -> None:
-    method, ensemble = small(), Ensemble([small()])
-    assert isinstance(method, Method)
-    assert isinstance(method, Averaged)
-    assert isinstance(ensemble, Collection)
-    assert not isinstance(ensemble, Method)
-    assert not isinstance(method, SelfFitting)
+class Constant(Method):
+    """Predicts the mean and the spread of the targets: learns by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("moments", torch.tensor([0.0, 1.0]))
+
+    def forward(self, x: Tensor) -> NormalPredictive:
+        mean, variance = (part.expand(len(x), 1) for part in self.moments)
+        return NormalPredictive(mean, variance, torch.zeros_like(mean))
+
+    def fit(self, x: Tensor, y: Tensor) -> Constant:
+        self.moments.copy_(torch.stack([y.mean(), y.var()]))
+        return self
+
+
+def test_each_method_says_how_it_learns() -> None:
+    assert (BEDL.learns, Ensemble.learns, Constant.learns, Method.learns) == (
+        *("by steps", "in its members", "by itself"),
+        None,
+    )
+    x, y = torch.randn(20, 2), torch.randn(20, 1)
+    for method, remedy in (
+        (Ensemble([small()]), "fit_replicas"),
+        (Constant(), "its own fit"),
+        (Method(), "no way to learn"),
+    ):
+        with pytest.raises(TypeError, match=remedy):
+            fit(method, (x, y), epochs=1)
+    with pytest.raises(TypeError, match="no gradient steps"):
+        Constant().loss(Batch(x, y, 20))
+    with pytest.raises(TypeError, match=r"bedl\.fit"):
+        small().fit(x, y)
+    with pytest.raises(TypeError, match="by steps"):
+        fit_replicas([Constant(), Constant()], (x, y), epochs=1)
+    together = Ensemble([Constant(), Constant()]).fit(x, y + 3)
+    assert torch.allclose(together.predict(x).mean, (y + 3).mean().expand(20, 1))
+
+
+class MeanSquare(Method):
+    """A plain loss, nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.head = nn.Linear(2, 2), Normal(1)
+
+    def forward(self, x: Tensor) -> NormalPredictive:
+        return self.head(self.net(x))
+
+    def loss(self, batch: Batch) -> Tensor:
+        return batch.mean((self(batch.x).mean - batch.y).square()[:, 0])
+
+
+def test_a_loss_alone_makes_a_method() -> None:
+    x = torch.randn(64, 2)
+    y = x.sum(1, keepdim=True)
+    torch.manual_seed(0)
+    methods = [MeanSquare() for _ in range(3)]
+    assert methods[0].additive
+    fit_replicas(methods[:2], (x, y), epochs=60, lr=0.05)
+    fit(methods[2], (x, y), epochs=60, optimizer=adam(0.05), accumulate=2, accelerator="cpu")
+    for method in methods:
+        assert float(method.loss(Batch(x, y, 64)).detach()) < 1e-2
+
+
+@pytest.mark.parametrize("regularizer", [None, PAC()])
+def test_weights_of_points_hold_for_all_places_of_dense_outputs(regularizer: PAC | None) -> None:
+    class ChannelsLast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = GaussianConv2d(1, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).permute(0, 2, 3, 1)
+
+    torch.manual_seed(0)
+    method = BEDL(ChannelsLast(), Dirichlet(3), regularizer)
+    x, y = torch.randn(5, 1, 4, 4), torch.randint(3, (5, 4, 4))
+    weight = torch.tensor([1.0, 0.0, 2.0, 1.0, 0.0])
+    twice = [0, 2, 2, 3]
+    expected = method.loss(Batch(x[twice], y[twice], 5))
+    assert torch.allclose(method.loss(Batch(x, y, 5, weight)), expected, rtol=1e-5)
+    per_place = weight[:, None, None].expand(5, 4, 4)
+    assert torch.allclose(method.loss(Batch(x, y, 5, per_place)), expected, rtol=1e-5)
 
 
 # -- ensembles --------------------------------------------------------------------------------------------

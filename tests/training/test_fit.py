@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bedl import GaussianLinear, Moments
 from bedl.heads import Normal
-from bedl.methods import BEDL, Batch, Ensemble
+from bedl.methods import BEDL, Batch, Ensemble, Method
 from bedl.training import Callback, Constant, Cosine, EarlyStopping, Warmup, adam, fit, read_history
 from bedl.training.data import epoch_order, global_batches, share_of
 from tests.training.problems import classes, method, regression, vector
@@ -223,7 +223,7 @@ class Stream(IterableDataset):
         yield torch.zeros(3), torch.zeros(())
 
 
-class SelfMade(nn.Module):
+class SelfMade(Method):
     def fit(self, x: Tensor, y: Tensor) -> None: ...
 
     def predict(self, x: Tensor) -> None: ...
@@ -232,7 +232,7 @@ class SelfMade(nn.Module):
 @pytest.mark.parametrize(
     "wrong, error, complaint",
     [
-        ({"method": nn.Linear(1, 1)}, TypeError, "loss"),
+        ({"method": nn.Linear(1, 1)}, TypeError, "Method"),
         ({"method": SelfMade()}, TypeError, "its own fit"),
         ({"method": Ensemble([method()])}, TypeError, "fit_replicas"),
         ({"data": DataLoader(TensorDataset(*regression()))}, TypeError, r"loader\.dataset"),

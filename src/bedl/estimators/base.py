@@ -21,7 +21,7 @@ from bedl.estimators.network import as_objective, build, standardize
 from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.train import partial_train, train
 from bedl.heads import Head
-from bedl.methods import Ensemble
+from bedl.methods import Ensemble, Method
 from bedl.nn import frozen
 from bedl.nn.scaling import Standardize
 from bedl.objectives import Objective
@@ -189,7 +189,7 @@ class BEDLEstimator(BaseEstimator):
         """A method of this build, with fresh weights."""
         dtype = getattr(torch, self.dtype_)
 
-        def make() -> nn.Module:
+        def make() -> Method:
             front = None if loc is None or scale is None else standardize(loc, scale, self.input_shape_, dtype)
             objective = as_objective(self.regularizer, self._presets)
             return build(

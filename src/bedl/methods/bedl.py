@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from bedl.methods.base import Method
 from bedl.moments import Moments
-from bedl.nn import refuse_frozen
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["BEDL"]
 _PAPER = PAC()
 
 
-class BEDL(nn.Module):
+class BEDL(Method):
     """A network with Gaussian weights, a head and what is minimised.
 
     Args:
@@ -52,32 +52,14 @@ class BEDL(nn.Module):
         self.objective = Sum(MarginalLikelihood()) if regularizer is None else MarginalLikelihood() + regularizer
 
     def forward(self, x: Tensor | Moments) -> Predictive:
-        """The prediction for each point, in the module's present mode and with gradients. x: shape (n, *input)"""
         return self.head(self.net(x))
-
-    def predict(self, x: Tensor | Moments) -> Predictive:
-        """The prediction for each point, in evaluation mode and without gradients. x: shape (n, *input)"""
-        training = self.training
-        self.eval()
-        try:
-            with torch.no_grad():
-                return self(x)
-        finally:
-            self.train(training)
-
-    def loss(self, batch: Batch) -> Tensor:
-        """The cost of a batch by itself. shape: ()"""
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            refuse_frozen(self.net, "loss, with gradients")
-        return self.combine(self.statistics(self.prepare(batch)), batch.n_train)
 
     @property
     def additive(self) -> bool:
-        """Whether losses of parts of a batch may be averaged; not so under a root."""
         return self.objective.additive
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
-        """Draw what is random about this batch: perturbed copies, if the objective looks at some."""
+        """Draw perturbed copies, if the objective looks at some."""
         return self.objective.prepare(batch, generator)
 
     def statistics(self, batch: Batch) -> Tensor:
@@ -85,7 +67,6 @@ class BEDL(nn.Module):
         return self.objective.statistics(self.net, self.head, batch)
 
     def combine(self, statistics: Tensor, n_train: int | Tensor) -> Tensor:
-        """The cost, of the means over all points. statistics: shape (n_terms,); result: shape ()"""
         return self.objective.combine(statistics, n_train)
 
     def extra_repr(self) -> str:

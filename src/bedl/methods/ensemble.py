@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bedl.methods.protocol import Method
+from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.predictive import mixture
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Ensemble"]
 
 
-class Ensemble(nn.Module):
+class Ensemble(Method):
     """Methods of the same build whose predictions are mixed with equal weights.
 
     The mixture's mean is the mean of the members' means. By the law of total variance, its aleatoric variance is
@@ -45,17 +45,17 @@ class Ensemble(nn.Module):
         (3, torch.Size([4, 1]))
     """
 
-    def __init__(self, members: Sequence[Any]):
+    def __init__(self, members: Sequence[Method]):
         super().__init__()
         if not members:
             raise ValueError("an ensemble has at least one member")
         for member in members:
-            if not isinstance(member, nn.Module) or not isinstance(member, Method):
-                raise TypeError(f"members are methods (loss and predict, an nn.Module), not {type(member).__name__}")
+            if not isinstance(member, Method):
+                raise TypeError(f"members are methods (bedl.methods.Method), not {type(member).__name__}")
         self._members = nn.ModuleList(members)
 
     @classmethod
-    def of(cls, size: int, make: Callable[[], Any], seed: int = 0) -> Ensemble:
+    def of(cls, size: int, make: Callable[[], Method], seed: int = 0) -> Ensemble:
         """`size` members made by `make`, each with random numbers of its own; the global generator is left alone."""
         members = []
         for number in range(size):
@@ -76,6 +76,8 @@ class Ensemble(nn.Module):
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
         return mixture([member(x) for member in self._members])
 
-    def predict(self, x: Tensor | Moments) -> Predictive:
-        """The mixture, in evaluation mode and without gradients. x: shape (n, *input)"""
-        return mixture([member.predict(x) for member in self.members])
+    def fit(self, x: Tensor, y: Tensor) -> Ensemble:
+        """Let each member learn by itself, if that is how it learns. x: shape (n, *input); y: shape (n,) or (n, D)"""
+        for member in self.members:
+            member.fit(x, y)
+        return self

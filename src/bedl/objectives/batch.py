@@ -21,7 +21,8 @@ class Batch(NamedTuple):
         x: inputs, plain or random. shape: (n, *input)
         y: targets; classes as integers. shape: (n,) or (n, D)
         n_train: how many points the training set has; a tensor where several sets are trained on at once. shape: ()
-        weight: how much each point counts in means, 1 each if left out. shape: (n,)
+        weight: how much each point counts in means, 1 each if left out; of dense outputs, also each place.
+            shape: (n,) or (n, *places)
         perturbed: off-manifold copies of `x`, where an objective asked for them in `prepare`. shape: (n, *input)
 
     Example:
@@ -38,8 +39,11 @@ class Batch(NamedTuple):
     perturbed: Tensor | Moments | None = None
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over the points. values: shape (n,); result: shape ()"""
+        """Mean over the points, and over the places of dense outputs. values: shape (n, *places); result: shape ()"""
         if self.weight is None:
             return values.mean()
+        weight = self.weight
+        if weight.ndim < values.ndim:  # one weight for all places of a point
+            weight = weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim)).expand(values.shape)
         # a point of weight 0 is padding: its value may be anything, infinite too
-        return values.where(self.weight > 0, 0.0).mul(self.weight).sum() / self.weight.sum()
+        return values.where(weight > 0, 0.0).mul(weight).sum() / weight.sum()

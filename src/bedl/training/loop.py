@@ -23,7 +23,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from bedl.methods import Collection, Method, SelfFitting
+from bedl.methods import Method
 from bedl.nn import refuse_frozen
 from bedl.training import random_state
 from bedl.training.compiling import Compile
@@ -112,7 +112,7 @@ def fit(
     """Train a method, in place.
 
     Args:
-        method: anything with `loss(batch)` and `predict(x)`, see `bedl.methods.protocol`.
+        method: the method to train, see `bedl.methods.Method`.
         data: (x, y) or (x, y, weight) of tensors or arrays, or a map-style Dataset of such tuples. A point of weight 2
             counts as if it were there twice, save that the N of the objectives is the number of points. Arrays are
             read batch by batch, memory-mapped ones too; x is converted to the precision of the parameters.
@@ -188,7 +188,7 @@ def fit(
 
 
 def _train(
-    fabric: Any, method: nn.Module, points: Points, validation: Points | None, settings: Settings, caller: int
+    fabric: Any, method: Method, points: Points, validation: Points | None, settings: Settings, caller: int
 ) -> tuple[tuple[Any, ...], bytes]:
     """What every process does. Returns the outcome and, in a process started for it, the weights, for the caller."""
     with _own_randomness(fabric, settings.seed):
@@ -212,17 +212,18 @@ def _own_randomness(fabric: Any, seed: int) -> Iterator[None]:
 
 
 def _check_method(method: Any) -> None:
-    if isinstance(method, Collection):
+    if not isinstance(method, Method):
         raise TypeError(
-            f"{type(method).__name__} has members that learn independently: use bedl.training.fit_replicas(method, …)"
+            f"fit trains a method, such as BEDL(net, head); {type(method).__name__} is none. A class of your own "
+            "derives from bedl.methods.Method"
         )
-    if isinstance(method, SelfFitting) and not isinstance(method, Method):
-        raise TypeError(f"{type(method).__name__} takes no gradient steps: call its own fit(x, y)")
-    if not isinstance(method, nn.Module) or not isinstance(method, Method):
-        raise TypeError(
-            f"fit trains a method: an nn.Module with loss(batch) and predict(x), such as BEDL(net, head); "
-            f"{type(method).__name__} is none"
-        )
+    if method.learns != "by steps":
+        remedies = {
+            "in its members": "has members that learn independently: use bedl.training.fit_replicas(method, …)",
+            "by itself": "takes no gradient steps: call its own fit(x, y)",
+        }
+        nothing = "defines no way to learn: give it loss(batch), statistics(batch) and combine(…), or fit(x, y)"
+        raise TypeError(f"{type(method).__name__} {remedies.get(str(method.learns), nothing)}")
     refuse_frozen(method, "fit")
 
 

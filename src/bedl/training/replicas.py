@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bedl.methods import Averaged, Batch, Collection
+from bedl.methods import Batch, Method
 from bedl.nn import refuse_frozen
 from bedl.training.data import stream_seed
 from bedl.training.early_stopping import EarlyStopping
@@ -44,7 +44,7 @@ class ReplicasResult:
 
 
 def fit_replicas(
-    methods: Sequence[Any] | Collection,
+    methods: Sequence[Method] | Method,
     data: Any,
     *,
     epochs: int,
@@ -87,9 +87,7 @@ def fit_replicas(
         >>> fit_replicas(methods, (x, 2 * x), epochs=2, lr=[0.01, 0.1, 1.0]).loss.shape
         torch.Size([3])
     """
-    if not isinstance(methods, (Collection, Sequence)):
-        raise TypeError(f"fit_replicas takes a list of methods or an ensemble, not one {type(methods).__name__}")
-    methods = list(methods.members if isinstance(methods, Collection) else methods)
+    methods = _replicas(methods)
     seeds = list(range(len(methods))) if seeds is None else list(seeds)
     rates = torch.as_tensor([lr] * len(methods) if isinstance(lr, (int, float)) else list(lr), dtype=torch.float64)
     if len(seeds) != len(methods) or len(rates) != len(methods):
@@ -136,6 +134,17 @@ def fit_replicas(
     return losses.result()
 
 
+def _replicas(methods: Any) -> list[Method]:
+    if isinstance(methods, Method) and methods.learns == "in its members":
+        methods = methods.members
+    elif isinstance(methods, Method) or not isinstance(methods, Sequence):
+        raise TypeError(f"fit_replicas takes a list of methods or an ensemble, not one {type(methods).__name__}")
+    for method in methods:
+        if not isinstance(method, Method) or method.learns != "by steps":
+            raise TypeError(f"fit_replicas trains methods that learn by steps; {type(method).__name__} is none")
+    return list(methods)
+
+
 class _Preparation:
     """Batches for all replicas, with what each method draws for its own, from a generator of its own."""
 
@@ -143,7 +152,7 @@ class _Preparation:
         self.methods = methods
         # the stream that `fit` gives a single process with this seed
         self.generators = [torch.Generator().manual_seed(stream_seed(seed, 0)) for seed in seeds]
-        self.draws = all(isinstance(method, Averaged) for method in methods)
+        self.draws = True
 
     def __call__(self, rows: Rows, sizes: Sequence[Any]) -> Batch:
         """shapes: as in Batch, with R replicas in front; n_train: shape (R,)"""

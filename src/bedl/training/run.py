@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bedl.methods import Batch
+from bedl.methods import Batch, Method
 from bedl.training import random_state, state
 from bedl.training.checkpoint import CheckpointError, latest
 from bedl.training.compiling import Compile, should_compile, variance_precision
@@ -91,7 +91,7 @@ class Run:
         stop: set it to end the run after the present step.
     """
 
-    def __init__(self, fabric: Any, method: Any, points: Points, validation: Points | None, settings: Settings):
+    def __init__(self, fabric: Any, method: Method, points: Points, validation: Points | None, settings: Settings):
         self.fabric, self.method, self.points, self.validation, self.settings = (
             fabric,
             method,
@@ -209,7 +209,7 @@ class Run:
             weight = weight if count else torch.ones_like(weight)  # a mean of nothing is not a number
         x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
         batch = Batch(x, y, self.points.n_train, weight)
-        return self.method.prepare(batch) if self.gradient.averaged else batch, count
+        return self.method.prepare(batch), count
 
     def _total(self, count: float) -> float:
         """The sum over processes."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from bedl.methods import Averaged, Batch
+from bedl.methods import Batch, Method
 from bedl.training.run import log_density
 
 __all__ = ["Stacked"]
@@ -20,17 +20,15 @@ __all__ = ["Stacked"]
 class _Loss(nn.Module):
     """A method seen as a module whose forward is the loss of a prepared batch, or the points' log-densities."""
 
-    def __init__(self, method: Any):
+    def __init__(self, method: Method):
         super().__init__()
-        self.method, self.averaged = method, isinstance(method, Averaged)
+        self.method = method
 
     def forward(self, batch: Batch, score: bool = False) -> Tensor:
         """shape: (), or (n,) for the score"""
         if score:
             return log_density(self.method.predict(batch.x), batch.y)
-        if self.averaged:
-            return self.method.combine(self.method.statistics(batch), batch.n_train)
-        return self.method.loss(batch)
+        return self.method.combine(self.method.statistics(batch), batch.n_train)
 
 
 class Stacked:
@@ -99,14 +97,15 @@ class Stacked:
         """One replica's loss, or its log-densities. row: shape (P,); result: shape () or (n,)"""
         parts = zip(self.names, row.split(self.sizes), self.shapes, strict=True)
         parameters = {name: part.view(shape) for name, part, shape in parts}
-        before = getattr(self.base.method, "objective", None)
+        method: Any = self.base.method
+        before = getattr(method, "objective", None)
         if numbers:
-            self.base.method.objective = with_numbers(before, numbers)
+            method.objective = with_numbers(before, numbers)
         try:
             return functional_call(self.base, (parameters, fixed), (batch, score))
         finally:
             if numbers:
-                self.base.method.objective = before
+                method.objective = before
 
     def _fixed(self) -> tuple[dict[str, Tensor], dict[str, int | None]]:
         """Buffers and frozen parameters: stacked where replicas differ, else one plain value for all."""

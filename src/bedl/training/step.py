@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bedl.methods import Averaged, Batch
+from bedl.methods import Batch, Method
 from bedl.nn import variance_products
 from bedl.training.compiling import Compiled
 from bedl.training.random_state import capture_torch, restore_torch
@@ -32,14 +32,14 @@ class Statistics(nn.Module):
     """A method seen as a module whose forward gives its statistics: what Fabric wraps for precision and processes.
 
     Args:
-        method: it.
+        method: the method to look at.
         compile: whether to run it through `torch.compile`.
         variances: what products that make variances round their operands to, if anything.
     """
 
-    def __init__(self, method: Any, compile: bool = False, variances: torch.dtype | None = None):
+    def __init__(self, method: Method, compile: bool = False, variances: torch.dtype | None = None):
         super().__init__()
-        self.method, self.averaged, self.variances = method, isinstance(method, Averaged), variances
+        self.method, self.variances = method, variances
         self.run = Compiled(self._run) if compile else self._run
 
     def forward(self, batch: Batch, loss: bool = False) -> Tensor:
@@ -48,8 +48,6 @@ class Statistics(nn.Module):
             return self.run(batch, loss)
 
     def _run(self, batch: Batch, loss: bool) -> Tensor:
-        if not self.averaged:
-            return self.method.loss(batch).reshape(1)
         statistics = self.method.statistics(batch)
         return self.method.combine(statistics, batch.n_train).reshape(1) if loss else statistics
 
@@ -63,10 +61,8 @@ class GradientStep:
         method: the method itself.
     """
 
-    def __init__(self, fabric: Any, module: Any, method: Any):
+    def __init__(self, fabric: Any, module: Any, method: Method):
         self.fabric, self.module, self.method = fabric, module, method
-        self.averaged = isinstance(method, Averaged)
-        self.additive = not self.averaged or method.additive
 
     def __call__(self, micros: Sequence[Micro], n_points: float) -> Tensor:
         """Back-propagate this process's micro-batches.
@@ -84,7 +80,7 @@ class GradientStep:
             self.fabric.backward(loss.sum())
             return loss.detach()[0]
         slope: Tensor | None = None
-        if len(micros) > 1 and not self.additive:
+        if len(micros) > 1 and not self.method.additive:
             slope = self._slope(self._first_pass(micros, n_points), n_train)
         local: Tensor | None = None
         for number, (batch, count) in enumerate(micros):
@@ -94,12 +90,12 @@ class GradientStep:
                 part = statistics.detach() * (count / n_points)
                 local = part if local is None else local + part
                 if slope is None:
-                    slope = self._slope(part if self.additive else self._over_processes(part), n_train)
+                    slope = self._slope(part if self.method.additive else self._over_processes(part), n_train)
                 # DDP averages over processes what has to be added up
                 self.fabric.backward((slope * statistics).sum() * (world * count / n_points))
         assert local is not None
         with torch.no_grad():
-            return self._combine(self._over_processes(local), n_train)
+            return self.method.combine(self._over_processes(local), n_train)
 
     def _forward(self, batch: Batch, loss: bool = False) -> Tensor:
         """As `Statistics.forward`."""
@@ -109,17 +105,15 @@ class GradientStep:
         with precision.tensor_init_context() if double else nullcontext():
             return self.module(batch, loss)
 
-    def _combine(self, statistics: Tensor, n_train: Any) -> Tensor:
-        return self.method.combine(statistics, n_train) if self.averaged else statistics.sum()
-
     def _slope(self, mean: Tensor, n_train: Any) -> Tensor:
         """F'(S). mean: shape (k,); result: shape (k,)"""
         with torch.enable_grad():
             mean = mean.detach().requires_grad_()
-            return torch.autograd.grad(self._combine(mean, n_train), mean)[0]
+            return torch.autograd.grad(self.method.combine(mean, n_train), mean)[0]
 
     def _over_processes(self, part: Tensor) -> Tensor:
-        return self.fabric.all_reduce(part, reduce_op="sum") if self.fabric.world_size > 1 else part
+        # a copy: the reduction is in place, and parts of this process go on being added up
+        return self.fabric.all_reduce(part.clone(), reduce_op="sum") if self.fabric.world_size > 1 else part
 
     @torch.no_grad()
     def _first_pass(self, micros: Sequence[Micro], n_points: float) -> Tensor:

@@ -1,0 +1,122 @@
+"""What a method is to the rest of the package: something that predicts, and one of three ways to learn.
+
+Training, replicas, ensembles, estimators, export and benches ask for what stands here and know no concrete method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bedl.moments import Moments
+from bedl.nn import refuse_frozen
+from bedl.objectives import Batch
+
+if TYPE_CHECKING:
+    from bedl.predictive import Predictive
+
+__all__ = ["Learning", "Method"]
+
+Learning = Literal["by steps", "by itself", "in its members"]
+
+
+class Method(nn.Module):
+    """Base of the methods: `forward` predicts, and the method learns in the way it defines.
+
+    - **by steps** on `loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that mean, weights and
+      padding considered. A loss that is a *function* of means, such as a root, is written as `statistics(batch)`, the
+      means, and `combine(statistics, n_train)`, the function: so it is exact over several processes and accumulated
+      batches, too.
+    - **by itself**, with `fit(x, y)`, where there are no gradient steps.
+    - **in its members**, which learn independently of each other.
+
+    Everything else has a default.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from bedl.heads import Normal
+        >>> from bedl.methods import Batch, Method
+        >>> class MeanAndVariance(Method):
+        ...     def __init__(self, net):
+        ...         super().__init__()
+        ...         self.net, self.head = net, Normal(1)
+        ...     def forward(self, x):
+        ...         return self.head(self.net(x))
+        ...     def loss(self, batch):
+        ...         return -batch.mean(self(batch.x).log_prob(batch.y))
+        >>> method = MeanAndVariance(nn.Linear(3, 2))
+        >>> method.learns, method.additive, method.predict(torch.zeros(5, 3)).mean.shape
+        ('by steps', True, torch.Size([5, 1]))
+    """
+
+    learns: ClassVar[Learning | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own: dict[Learning, bool] = {
+            "in its members": cls.members is not Method.members,
+            "by itself": cls.fit is not Method.fit,
+            "by steps": cls.loss is not Method.loss or cls.statistics is not Method.statistics,
+        }
+        cls.learns = next((way for way, is_own in own.items() if is_own), None)
+
+    # -- predicting -------------------------------------------------------------------------------
+    def forward(self, x: Tensor | Moments) -> Predictive:
+        """The prediction for each point, in the module's present mode and with gradients. x: shape (n, *input)"""
+        raise NotImplementedError(f"{type(self).__name__} has no forward(x) that gives a prediction")
+
+    def predict(self, x: Tensor | Moments) -> Predictive:
+        """The prediction for each point, in evaluation mode and without gradients. x: shape (n, *input)"""
+        modes = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            with torch.no_grad():
+                return self(x)
+        finally:
+            for module, training in modes:
+                module.training = training
+
+    # -- learning by steps ------------------------------------------------------------------------
+    def loss(self, batch: Batch) -> Tensor:
+        """What is to be minimised, of a batch by itself. shape: ()"""
+        if self.learns != "by steps":
+            raise TypeError(f"{type(self).__name__} takes no gradient steps: it learns {self.learns}")
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            refuse_frozen(self, "loss, with gradients")
+        return self.combine(self.statistics(self.prepare(batch)), batch.n_train)
+
+    def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
+        """Draw what is random about this batch, so that it can be looked at twice."""
+        return batch
+
+    def statistics(self, batch: Batch) -> Tensor:
+        """The means over a prepared batch that the loss is a function of. shape: (k,)"""
+        return self.loss(batch).reshape(1)
+
+    def combine(self, statistics: Tensor, n_train: int | Tensor) -> Tensor:
+        """The loss, of the means over all batches; parameters enter through them alone.
+
+        Args:
+            statistics: shape (k,)
+            n_train: size of the training set. shape: ()
+        """
+        return statistics.sum()
+
+    @property
+    def additive(self) -> bool:
+        """Whether losses of parts of a batch may be averaged; not so under a root."""
+        return type(self).combine is Method.combine
+
+    # -- learning otherwise -----------------------------------------------------------------------
+    def fit(self, x: Tensor, y: Tensor) -> Any:
+        """Learn from all points at once. x: shape (n, *input); y: shape (n,) or (n, D)"""
+        raise TypeError(f"{type(self).__name__} learns {self.learns}: train it with bedl.fit(method, (x, y), …)")
+
+    @property
+    def members(self) -> Sequence[Method]:
+        """The methods that learn: this one, unless it is made of several."""
+        return [self]
