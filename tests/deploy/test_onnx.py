@@ -9,7 +9,8 @@ import bedl
 from bedl.deploy import Exportable, ExportError, OnnxModel, OutputFileError, export, export_program, named_outputs
 from bedl.deploy import onnx as onnx_room
 from bedl.deploy.exportable import prepare
-from tests.deploy.models import classification, ensemble, inputs, regression
+from bedl.heads import Dirichlet, Sampled
+from tests.deploy.models import body, classification, ensemble, inputs, regression
 
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
@@ -143,7 +144,7 @@ def test_the_model_is_left_as_it_was(targets_file):
 
 def test_a_sampling_head_is_refused(tmp_path):
     with pytest.raises(ExportError, match="random numbers"):
-        export(classification(3, method="mc"), tmp_path / "m.onnx", example=inputs())
+        export(bedl.BEDL(body(3), Sampled(Dirichlet(3))), tmp_path / "m.onnx", example=inputs())
     assert not list(tmp_path.iterdir())
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bedl.heads import Dirichlet, Head
+from bedl.heads import Dirichlet, Sampled
 from bedl.heads._dirichlet_kl import EVIDENCE_FLOOR
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive
@@ -26,14 +26,16 @@ def within_noise(got, draws, slack):
 
 def test_closed_forms_agree_with_sampling():
     f, y = outputs(dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0])
-    head = Dirichlet(4, samples=50_000)
+    head = Dirichlet(4)
+    by_draws = Sampled(head, 50_000)
     torch.manual_seed(0)
-    draws = head.draw(f)
-    likelihood = head.log_likelihood(draws, y).exp()
+    draws = by_draws.draw(f)
+    likelihood = head.given(draws).log_prob(y.expand(len(draws), -1)).exp()
     assert within_noise(head.log_marginal(f, y).exp(), likelihood, 1e-4)
     assert within_noise(head.kl(f), head.divergence(draws, None, "all"), 5e-3)
-    assert within_noise(head.kl(f, y, "misleading"), head.divergence(draws, y, "misleading"), 5e-3)
-    closed, sampled = head(f), Head.forward(head, f)
+    misleading = head.divergence(draws, y.expand(len(draws), -1), "misleading")
+    assert within_noise(head.kl(f, y, "misleading"), misleading, 5e-3)
+    closed, sampled = head(f), by_draws(f)
     assert torch.allclose(closed.epistemic, sampled.epistemic, atol=4e-3)
     assert torch.allclose(closed.expected_entropy, sampled.expected_entropy, atol=1e-2)
     assert torch.allclose(closed.log_probabilities, sampled.log_probabilities, atol=4e-2)
@@ -41,7 +43,7 @@ def test_closed_forms_agree_with_sampling():
 
 def test_base_class_is_log_mean_exp_of_the_draws():
     f, y = outputs(), torch.tensor([0, 1, 2, 3, 0])
-    head = Dirichlet(4, method="mc", samples=7)
+    head = Sampled(Dirichlet(4), 7)
     torch.manual_seed(3)
     got = head.log_marginal(f, y)
     torch.manual_seed(3)
@@ -49,9 +51,9 @@ def test_base_class_is_log_mean_exp_of_the_draws():
     assert torch.allclose(got, draws.mean(0).gather(-1, y[:, None])[:, 0].log(), atol=1e-6)
 
 
-def test_method_mc_samples_and_race_does_not():
+def test_only_the_sampled_form_draws():
     f, y = outputs(), torch.tensor([0, 1, 2, 3, 0])
-    head = Dirichlet(4, method="mc", samples=5)
+    head = Sampled(Dirichlet(4), 5)
     assert not torch.equal(head.log_marginal(f, y), head.log_marginal(f, y))
     assert not torch.equal(head.kl(f), head.kl(f))
     assert not torch.equal(head(f).epistemic, head(f).epistemic)
@@ -61,10 +63,9 @@ def test_method_mc_samples_and_race_does_not():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("method", ["race", "mc"])
-def test_gradients_at_zero_variance(method):
+@pytest.mark.parametrize("head", [Dirichlet(4), Sampled(Dirichlet(4))])
+def test_gradients_at_zero_variance(head):
     m, v = torch.randn(3, 4, requires_grad=True), torch.zeros(3, 4, requires_grad=True)
-    head = Dirichlet(4, method=method)
     log_p, kl = head.log_marginal_and_kl(Moments(m, v), torch.tensor([0, 1, 2]))
     for grad in torch.autograd.grad((log_p + kl).sum(), [m, v]):
         assert grad.isfinite().all()
@@ -133,9 +134,8 @@ def test_facts():
         (lambda head, f: head.kl(f, evidence="misleading"), ValueError, ["needs the targets"]),
         (lambda head, f: head.kl(f, evidence="some"), ValueError, ["'some'", "misleading"]),
         (lambda head, f: Dirichlet(1), ValueError, ["at least 2"]),
-        (lambda head, f: Dirichlet(3, method="sobol"), ValueError, ["sobol"]),
         (lambda head, f: Dirichlet(3, components=5), ValueError, ["4, 6 or 8"]),
-        (lambda head, f: Dirichlet(3, samples=0), ValueError, ["at least 1"]),
+        (lambda head, f: Sampled(Dirichlet(3), 0), ValueError, ["at least 1"]),
     ],
 )
 def test_refusals(call, error, words):

@@ -9,9 +9,9 @@ import torch
 from torch.distributions import Normal as Gaussian
 from torch.distributions import kl_divergence
 
-from bedl.heads import Head, Normal
+from bedl.heads import Normal, Sampled
 from bedl.moments import Moments
-from bedl.predictive import NormalPredictive
+from bedl.predictive import NormalMixturePredictive, NormalPredictive
 
 
 def outputs(n=6, d=3, dtype=torch.float64):
@@ -47,12 +47,14 @@ def test_log_marginal_against_torch_distributions():
 def test_log_marginal_is_the_sampled_one_where_the_noise_is_certain():
     f = outputs(d=1)
     f = Moments(f.loc, f.variance * torch.tensor([1.0, 0.0], dtype=torch.float64))
-    head, y = Normal(1, beta=3.0, samples=200_000), torch.randn(6, 1, dtype=torch.float64)
+    head, y = Normal(1, beta=3.0), torch.randn(6, 1, dtype=torch.float64)
     torch.manual_seed(0)
-    density = head.log_likelihood(head.draw(f), y).exp()
+    by_draws = Sampled(head, 200_000)
+    draws = by_draws.draw(f)
+    density = head.given(draws).log_prob(y.expand(len(draws), -1, -1)).exp()
     closed = head.log_marginal(f, y).exp()
     assert ((closed - density.mean(0)).abs() < 4.5 * density.std(0) / len(density) ** 0.5).all()
-    assert torch.allclose(Head.log_marginal(head, f, y).exp(), closed, rtol=0.02)
+    assert torch.allclose(by_draws.log_marginal(f, y).exp(), closed, rtol=0.02)
 
 
 def test_kl_against_torch_distributions():
@@ -62,15 +64,15 @@ def test_kl_against_torch_distributions():
     want = kl_divergence(Gaussian(f.loc[:, :3], std), prior).sum(-1)
     assert torch.allclose(head.kl(f), want, rtol=1e-6)
     known = Moments(f.loc, torch.zeros_like(f.variance))
-    assert torch.allclose(head.kl(known), Head.kl(head, known), rtol=1e-6)
+    assert torch.allclose(head.kl(known), Sampled(head, 3).kl(known), rtol=1e-6)
     assert (head.kl(f) >= 0).all()
 
 
 def test_sampled_prediction_agrees():
-    f, head = outputs(d=1), Normal(1, samples=200_000)
+    f, head = outputs(d=1), Normal(1)
     torch.manual_seed(0)
-    sampled, closed = Head.forward(head, f), head(f)
-    assert isinstance(sampled, NormalPredictive)
+    sampled, closed = Sampled(head, 200_000)(f), head(f)
+    assert isinstance(sampled, NormalMixturePredictive)
     assert torch.allclose(sampled.mean, closed.mean, atol=0.02)
     assert torch.allclose(sampled.aleatoric, closed.aleatoric, rtol=0.03)
     assert torch.allclose(sampled.epistemic, closed.epistemic, rtol=0.03)

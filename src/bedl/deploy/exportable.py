@@ -131,7 +131,7 @@ def capture(prepared: Prepared) -> torch.export.ExportedProgram:
     if random:
         raise ExportError(
             f"the prediction draws random numbers ({', '.join(random)}), so an export would not agree with itself; "
-            "use Dirichlet(method='race') rather than 'mc', and leave `with bedl.sampled(...)`"
+            "use a head in closed form rather than Sampled(head), and leave `with bedl.sampled(...)`"
         )
     return program
 
@@ -231,5 +231,5 @@ def _with_one_head(ensemble: Ensemble) -> nn.Module:
     members = ensemble.members
     if not all(type(member) is BEDL and type(member.head) is Dirichlet for member in members):
         return ensemble
-    kinds = {(h.n_classes, h.method, h.samples, h.nodes, h.components) for h in (member.head for member in members)}
+    kinds = {(h.n_classes, h.nodes, h.components) for h in (member.head for member in members)}
     return _OneHead([member.net for member in members], members[0].head) if len(kinds) == 1 else ensemble

@@ -1,9 +1,22 @@
-"""Heads: Moments of a network's outputs in, a prediction out."""
+"""Heads: from the moments of a network's outputs to a prediction, its likelihood, and its distance from the prior.
 
-from __future__ import annotations
+One file each. A head says what known outputs predict; `Head` integrates over unknown ones by sampling, until a closed
+form takes its place.
+"""
 
-from bedl.heads.base import Head
+from bedl.heads.base import Evidence, Head, head_of, serves
 from bedl.heads.dirichlet import Dirichlet
 from bedl.heads.normal import Normal
+from bedl.heads.sampled import Sampled
 
-__all__ = ["Dirichlet", "Head", "Normal"]
+__all__ = [
+    # what a head is, and which one a task has
+    "Evidence",
+    "Head",
+    "head_of",
+    "serves",
+    # the heads
+    "Dirichlet",
+    "Normal",
+    "Sampled",
+]

@@ -2,65 +2,80 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import math
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from bedl.errors import BEDLError
 from bedl.moments import Moments, as_moments
 from bedl.predictive import Predictive
 
-__all__ = ["Evidence", "Head"]
+__all__ = ["Evidence", "Head", "head_of", "serves"]
 
 Evidence = Literal["all", "misleading"]
 
 
 class Head(nn.Module):
-    """Base of the heads.
+    """Base of the heads: what a network's outputs f say about the target.
 
-    A subclass says three things about a *known* output f: the likelihood of the target, the divergence from the prior,
-    and what a set of draws predicts. This class integrates over f ~ N(loc, variance) by reparameterised draws; closed
-    forms override its public methods and are tested against it.
+    A subclass says one thing, what *known* outputs predict (`given`), and how many outputs it reads (`n_outputs`).
+    This class integrates over f ~ N(loc, variance) by reparameterised draws. Closed forms override its public methods
+    and are tested against it. `divergence` is needed by regularisers that compare with a prior.
 
-    Args:
-        samples: draws of f per point.
+    Attributes:
+        task: the task that the head serves, such as "regression".
+        n_outputs: how many outputs of the network it reads.
+        samples: draws of f for each point.
+        scaled_targets: whether targets are to be scaled to mean 0 and variance 1 before they are learned.
+
+    Example:
+        >>> import torch
+        >>> from bedl.heads import Head
+        >>> from bedl.moments import Moments
+        >>> from bedl.predictive import NormalPredictive
+        >>> class KnownNoise(Head):
+        ...     task, n_outputs = "regression", 1
+        ...     def given(self, f):
+        ...         return NormalPredictive(f, torch.ones_like(f), torch.zeros_like(f))
+        >>> KnownNoise()(Moments(torch.zeros(3, 1), 1.0)).std.shape
+        torch.Size([3, 1])
     """
 
     task: ClassVar[str]
     n_outputs: int
+    samples: int = 100
+    scaled_targets: ClassVar[bool] = False
 
-    def __init__(self, samples: int = 100):
-        super().__init__()
-        if samples < 1:
-            raise ValueError(f"{type(self).__name__}: samples must be at least 1, not {samples}")
-        self.samples = samples
-
-    # -- what a subclass must say -----------------------------------------------------------------
-    @property
-    def complexity(self) -> float | Tensor:
-        """log B / N of the PAC bound, from the range of the log-likelihood."""
-        raise NotImplementedError
-
-    def log_likelihood(self, f: Tensor, y: Tensor) -> Tensor:
-        """log p(y | f) of known outputs. f shape: (S, *batch, n_outputs) -> (S, *batch)"""
-        raise NotImplementedError
+    # -- what a subclass says ----------------------------------------------------------------------
+    def given(self, f: Tensor) -> Predictive:
+        """What is predicted where the outputs are known to be f. f shape: (*batch, n_outputs)"""
+        raise NotImplementedError(f"{type(self).__name__} does not say what known outputs predict: given(f)")
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
-        """KL to the prior for known outputs. f shape: (S, *batch, n_outputs) -> (S, *batch)"""
-        raise NotImplementedError
+        """KL to the prior for known outputs. f shape: (*batch, n_outputs), y shape: as targets -> (*batch)"""
+        raise BEDLError(
+            f"{type(self).__name__} has no prior to compare with: train it without a regulariser that asks for one "
+            "(regularizer=None), or write its divergence(f, y, evidence)"
+        )
 
-    def summarise(self, f: Tensor) -> Predictive:
-        """The prediction that draws of f make. f shape: (S, *batch, n_outputs)"""
-        raise NotImplementedError
+    @property
+    def complexity(self) -> float | Tensor:
+        """log B / N of the PAC bound, from the range of the likelihood; 1 where that is a probability."""
+        return 1.0
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         """The targets in the shape the likelihood expects; an error that names the remedy if they cannot be."""
-        raise NotImplementedError
+        if y.shape[: len(batch)] != batch:
+            raise ValueError(f"{self}: targets of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points")
+        return y
 
     # -- by sampling -------------------------------------------------------------------------------
     def forward(self, f: Moments | Tensor) -> Predictive:
         """The prediction. f shape: (*batch, n_outputs)"""
-        return self.summarise(self.draw(f))
+        return self.given(self.draw(f)).mixed()
 
     def log_marginal(self, f: Moments | Tensor, y: Tensor) -> Tensor:
         """log p(y | x) = log E_f p(y | f), per point: log-mean-exp over the draws.
@@ -74,8 +89,8 @@ class Head(nn.Module):
         """
         draws = self.draw(f)
         y = self.check_targets(y, draws.shape[1:-1])
-        values = self.log_likelihood(draws, y)
-        return torch.logsumexp(values, 0) - torch.log(values.new_tensor(float(len(values))))
+        values = self.given(draws).log_prob(y.expand(len(draws), *y.shape))
+        return torch.logsumexp(values, 0) - math.log(len(values))
 
     def kl(self, f: Moments | Tensor, y: Tensor | None = None, evidence: Evidence = "all") -> Tensor:
         """Divergence of what f says about the target's parameters from the prior, per point.
@@ -89,7 +104,8 @@ class Head(nn.Module):
             shape: (*batch)
         """
         draws = self.draw(f)
-        return self.divergence(draws, self._targets_for(y, evidence, draws.shape[1:-1]), evidence).mean(0)
+        y = self.targets_for(y, evidence, draws.shape[1:-1])
+        return self.divergence(draws, None if y is None else y.expand(len(draws), *y.shape), evidence).mean(0)
 
     def log_marginal_and_kl(self, f: Moments | Tensor, y: Tensor, evidence: Evidence = "all") -> tuple[Tensor, Tensor]:
         """`log_marginal` and `kl` at once: a head may share the work between them. shapes: (*batch), (*batch)"""
@@ -114,7 +130,8 @@ class Head(nn.Module):
             )
         return f.loc.to(f.variance.dtype), f.variance
 
-    def _targets_for(self, y: Tensor | None, evidence: Evidence, batch: torch.Size) -> Tensor | None:
+    def targets_for(self, y: Tensor | None, evidence: Evidence, batch: torch.Size) -> Tensor | None:
+        """The targets if this kind of evidence depends on them, else None."""
         if evidence not in ("all", "misleading"):
             raise ValueError(f'{self}: evidence must be "all" or "misleading", not {evidence!r}')
         if evidence == "all":
@@ -122,3 +139,41 @@ class Head(nn.Module):
         if y is None:
             raise ValueError(f'{self}: evidence="misleading" needs the targets y')
         return self.check_targets(y, batch)
+
+    def only_all(self, evidence: Evidence) -> None:
+        """Refuse to look for misleading evidence where a target has no wrong classes."""
+        if evidence != "all":
+            raise ValueError(f'{self}: evidence must be "all"; "misleading" evidence is a matter of classes')
+
+
+# -- heads by task ---------------------------------------------------------------------------------
+H = TypeVar("H", bound=type[Head])
+_HEADS: dict[str, type[Head]] = {}
+
+
+def serves(task: str) -> Callable[[H], H]:
+    """Decorator: make a head the one that estimators take for a task; ``Class(n)`` has to make one for n targets."""
+
+    def register(cls: H) -> H:
+        cls.task = task
+        _HEADS[task] = cls
+        return cls
+
+    return register
+
+
+def head_of(task: str, n: int, **options: object) -> Head:
+    """The head for a task.
+
+    Args:
+        task: its name, such as "classification".
+        n: how many targets, classes or labels there are.
+        options: of the head.
+
+    Example:
+        >>> head_of("classification", 3)
+        Dirichlet(n_classes=3)
+    """
+    if task not in _HEADS:
+        raise BEDLError(f"there is no head for the task {task!r}; there are heads for {', '.join(sorted(_HEADS))}")
+    return _HEADS[task](n, **options)

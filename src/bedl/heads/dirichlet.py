@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from bedl.heads._dirichlet_kl import LOG_FLOOR, dirichlet_kl, expected_dirichlet
 from bedl.heads._race import log_mean_softmax
 from bedl.heads._scores import log_marginal, log_marginal_and_expected_kl
 from bedl.heads._spread import softmax_spread
-from bedl.heads.base import Evidence, Head
+from bedl.heads.base import Evidence, Head, serves
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive
 
@@ -24,18 +24,17 @@ LARGEST_ON_CPU = 2**17
 LARGEST = 2**24
 
 
+@serves("classification")
 class Dirichlet(Head):
     """Head for C classes: alpha = exp(f), f ~ N(loc, variance), lambda ~ Dir(alpha), y ~ Cat(lambda).
 
     Integrating lambda and f, p(y = c | x) = E[softmax(f)_c]. Deterministic by default: see `bedl.heads._race` for the
     integral, `bedl.heads._spread` for the uncertainties and `bedl.heads._dirichlet_kl` for the divergence, each with
     measured errors. Gradients are those of the integrals, not of the rules that approximate them: finite differences
-    agree to about 1e-4. Second derivatives need ``method="mc"``.
+    agree to about 1e-4. Second derivatives need `Sampled`.
 
     Args:
         n_classes: number of classes, at least 2.
-        method: ``"race"``, without random numbers, or ``"mc"``, draws of f as in the paper.
-        samples: draws per point of ``"mc"``.
         nodes: of the race. 16 hold probabilities to 3e-4 for stds up to 20 in any ratio; 32, with 8 components, to 2e-5
             there and to 5e-4 up to 1000.
         components: of the race: 4, 6 or 8. By default 6, and 8 from 30 classes on, whose errors add up.
@@ -53,27 +52,16 @@ class Dirichlet(Head):
         tensor([True])
     """
 
-    task = "classification"
-    def __init__(
-        self,
-        n_classes: int,
-        method: Literal["race", "mc"] = "race",
-        samples: int = 100,
-        nodes: int = 16,
-        components: int | None = None,
-    ):
-        super().__init__(samples)
+    def __init__(self, n_classes: int, nodes: int = 16, components: int | None = None):
+        super().__init__()
         if n_classes < 2:
             raise ValueError(f"Dirichlet: n_classes must be at least 2, not {n_classes}")
-        if method not in ("race", "mc"):
-            raise ValueError(f'Dirichlet: method must be "race" or "mc", not {method!r}')
         components = (6 if n_classes < 30 else 8) if components is None else components
         if components not in (4, 6, 8) or nodes < 8:
             raise ValueError(
                 f"Dirichlet: needs components 4, 6 or 8 and at least 8 nodes, got {components} and {nodes}"
             )
         self.n_classes = n_classes
-        self.method = method
         self.nodes = nodes
         self.components = components
 
@@ -82,25 +70,16 @@ class Dirichlet(Head):
         """One network output per class."""
         return self.n_classes
 
-    @property
-    def complexity(self) -> float:
-        """log B / N = 1."""
-        return 1.0
-
     def extra_repr(self) -> str:
-        return f"n_classes={self.n_classes}" + (f", method='mc', samples={self.samples}" if self.method == "mc" else "")
+        return f"n_classes={self.n_classes}"
 
     # -- closed forms --------------------------------------------------------------------------------
     def log_probabilities(self, f: Moments | Tensor) -> Tensor:
         """log E[softmax(f)], without the rest of the prediction. f shape: (*batch, C) -> (*batch, C)"""
-        if self.method == "mc":
-            return _log_mean_exp(torch.log_softmax(self.draw(f), -1))
         return self._in_chunks(log_mean_softmax, *self.check_outputs(f))
 
     def forward(self, f: Moments | Tensor) -> CategoricalPredictive:
         """The prediction. f shape: (*batch, C)"""
-        if self.method == "mc":
-            return self.summarise(self.draw(f))
         m, v = self.check_outputs(f)
         log_p = self.log_probabilities(f)
         epistemic, expected_entropy = self._in_chunks(lambda m, v, log_p, *_: softmax_spread(m, v, log_p), m, v, log_p)
@@ -108,8 +87,6 @@ class Dirichlet(Head):
 
     def log_marginal(self, f: Moments | Tensor, y: Tensor) -> Tensor:
         """log p(y | x) per point. f shape: (*batch, C), y shape: (*batch), integers -> (*batch)"""
-        if self.method == "mc":
-            return super().log_marginal(f, y)
         m, v = self.check_outputs(f)
         return self._in_chunks(log_marginal, m, v, self.check_targets(y, m.shape[:-1]))
 
@@ -124,17 +101,15 @@ class Dirichlet(Head):
         Returns:
             shape: (*batch)
         """
-        if self.method == "mc":
-            return super().kl(f, y, evidence)
         m, v = self.check_outputs(f)
-        y = self._targets_for(y, evidence, m.shape[:-1])
+        y = self.targets_for(y, evidence, m.shape[:-1])
         if y is not None:
             m, v = _without_class(m, y), _without_class(v, y)
         return self._in_chunks(expected_dirichlet_kl, m, v)
 
     def log_marginal_and_kl(self, f: Moments | Tensor, y: Tensor, evidence: Evidence = "all") -> tuple[Tensor, Tensor]:
         """Both; on one race where ``evidence="all"``. shapes: (*batch), (*batch)"""
-        if self.method == "mc" or evidence != "all":
+        if evidence != "all":
             return super().log_marginal_and_kl(f, y, evidence)
         m, v = self.check_outputs(f)
         return self._in_chunks(log_marginal_and_expected_kl, m, v, self.check_targets(y, m.shape[:-1]))
@@ -152,25 +127,15 @@ class Dirichlet(Head):
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
     # -- for known f ---------------------------------------------------------------------------------
-    def log_likelihood(self, f: Tensor, y: Tensor) -> Tensor:
+    def given(self, f: Tensor) -> CategoricalPredictive:
         log_p = torch.log_softmax(f, -1)
-        return log_p.gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        return CategoricalPredictive(log_p, torch.zeros_like(log_p), entropy, vacuity(f))
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
         if y is not None:
-            f = _without_class(f, y.expand(f.shape[:-1]))
+            f = _without_class(f, y)
         return dirichlet_kl(torch.logaddexp(f, f.new_tensor(LOG_FLOOR)))
-
-    def summarise(self, f: Tensor) -> CategoricalPredictive:
-        log_s = torch.log_softmax(f, -1)
-        s = log_s.exp()
-        log_p = _log_mean_exp(log_s)
-        return CategoricalPredictive(
-            log_probabilities=log_p,
-            epistemic=s.var(0, correction=0),
-            expected_entropy=-(s * log_s).sum(-1).mean(0),
-            vacuity=vacuity(f.mean(0)),
-        )
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         if y.shape == (*batch, self.n_classes):
@@ -197,10 +162,6 @@ def _without_class(x: Tensor, y: Tensor) -> Tensor:
     """x with a zero at each point's class. shapes: (*batch, C), (*batch) -> (*batch, C)"""
     classes = torch.arange(x.shape[-1], device=x.device)
     return torch.where(classes == y[..., None], torch.zeros_like(x), x)
-
-
-def _log_mean_exp(x: Tensor) -> Tensor:
-    return torch.logsumexp(x, 0) - math.log(x.shape[0])
 
 
 def _can_look(y: Tensor) -> bool:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bedl.heads.base import Evidence, Head
+from bedl.heads.base import Evidence, Head, serves
 from bedl.moments import Moments
 from bedl.predictive import NormalPredictive
 
@@ -16,6 +16,7 @@ __all__ = ["Normal"]
 KNEE = 20.0  # exp goes on as a straight line from here: exp(20) is absurd as a variance of standardised targets
 
 
+@serves("regression")
 class Normal(Head):
     """Head for D real targets: lambda ~ N(f1, exp f2), y ~ N(lambda, 1/beta), f = (f1, f2) ~ N(loc, variance).
 
@@ -28,7 +29,6 @@ class Normal(Head):
         beta: precision of the observation noise.
         learn_beta: whether ``log_beta`` is a parameter (else a buffer, saved and moved all the same).
         prior_precision: ``a`` of the prior N(0, 1/a) of lambda, for `kl`.
-        samples: draws per point of the base class's sampling methods.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ class Normal(Head):
         (2, tensor(0.6366))
     """
 
-    task = "regression"
+    scaled_targets = True
     log_beta: Tensor
 
     def __init__(
@@ -50,9 +50,8 @@ class Normal(Head):
         beta: float = 100.0,
         learn_beta: bool = False,
         prior_precision: float = 1.0,
-        samples: int = 100,
     ):
-        super().__init__(samples)
+        super().__init__()
         if n_targets < 1:
             raise ValueError(f"Normal: n_targets must be at least 1, not {n_targets}")
         if not 0 < beta < math.inf or not 0 < prior_precision < math.inf:
@@ -117,26 +116,21 @@ class Normal(Head):
         Returns:
             shape: (*batch)
         """
-        self._only_all(evidence)
+        self.only_all(evidence)
         (m1, m2), (v1, v2) = self._split(f)
         log_noise = m2 + 0.5 * v2
         log_variance = torch.logaddexp(torch.log(v1.clamp_min(torch.finfo(v1.dtype).tiny)), log_noise)
         return self._normal_kl(m1, v1 + soft_exp(log_noise), log_variance).sum(-1)
 
     # -- for known f ---------------------------------------------------------------------------------
-    def log_likelihood(self, f: Tensor, y: Tensor) -> Tensor:
+    def given(self, f: Tensor) -> NormalPredictive:
         mean, log_noise = f.split(self.n_targets, -1)
-        return normal_log_density(y, mean, torch.logaddexp(-self.log_beta, log_noise)).sum(-1)
+        return NormalPredictive(mean, soft_exp(log_noise) + torch.exp(-self.log_beta), torch.zeros_like(mean))
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
-        self._only_all(evidence)
+        self.only_all(evidence)
         mean, log_noise = f.split(self.n_targets, -1)
         return self._normal_kl(mean, soft_exp(log_noise), log_noise).sum(-1)
-
-    def summarise(self, f: Tensor) -> NormalPredictive:
-        mean, log_noise = f.split(self.n_targets, -1)
-        noise = soft_exp(log_noise).mean(0) + torch.exp(-self.log_beta)
-        return NormalPredictive(mean=mean.mean(0), aleatoric=noise, epistemic=mean.var(0, correction=0))
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         if not y.is_floating_point():
@@ -153,10 +147,6 @@ class Normal(Head):
     def _split(self, f: Moments | Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         m, v = self.check_outputs(f)
         return m.split(self.n_targets, -1), v.split(self.n_targets, -1)
-
-    def _only_all(self, evidence: Evidence) -> None:
-        if evidence != "all":
-            raise ValueError(f'{self}: evidence must be "all"; "misleading" evidence is a matter of classes')
 
     def _normal_kl(self, mean: Tensor, variance: Tensor, log_variance: Tensor) -> Tensor:
         a = self.prior_precision

@@ -8,7 +8,7 @@ Every prediction is a pytree of tensors, so `torch.func.vmap`, `torch.compile` a
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -43,26 +43,6 @@ def mixture(members: Sequence[Predictive]) -> Predictive:
     if not all(type(member) is type(first) and member.mean.shape == first.mean.shape for member in members):
         found = sorted({f"{type(m).__name__}{tuple(m.mean.shape)}" for m in members})
         raise ValueError(f"mixture: the members must be of one kind and shape, got {', '.join(found)}")
-    if isinstance(members[0], CategoricalPredictive):
-        return _mix_classes(members)  # type: ignore[arg-type]
-    if isinstance(members[0], NormalPredictive):
-        names = ("mean", "aleatoric", "epistemic")
-        return NormalMixturePredictive(*(torch.stack([getattr(m, name) for m in members], -1) for name in names))
-    if isinstance(members[0], NormalMixturePredictive):
-        names = ("means", "aleatorics", "epistemics")
-        return NormalMixturePredictive(*(torch.cat([getattr(m, name) for m in members], -1) for name in names))
-    raise TypeError(f"mixture: cannot mix {type(members[0]).__name__}")
-
-
-def _mix_classes(members: Sequence[CategoricalPredictive]) -> CategoricalPredictive:
-    log_p = torch.stack([member.log_probabilities for member in members])
-    between = log_p.exp().var(0, correction=0)
-    mixed = torch.logsumexp(log_p, 0) - math.log(len(members))
-    within = torch.stack([member.epistemic for member in members]).mean(0)
-    bound = mixed.exp() * -torch.expm1(mixed)
-    return CategoricalPredictive(
-        log_probabilities=mixed,
-        epistemic=torch.minimum(within + between, bound.clamp_min(0.0)),  # rounding only
-        expected_entropy=torch.stack([member.expected_entropy for member in members]).mean(0),
-        vacuity=torch.stack([member.vacuity for member in members]).mean(0),
-    )
+    names = [field.name for field in dataclasses.fields(first)]  # type: ignore[arg-type]
+    stacked: Predictive = type(first)(*(torch.stack([getattr(m, name) for m in members]) for name in names))
+    return stacked.mixed()

@@ -86,6 +86,10 @@ class Predictive:
         """``n`` draws of the target. shape: (n, *batch) or (n, *batch, D)"""
         raise NotImplementedError
 
+    def mixed(self) -> Predictive:
+        """The equal mixture of the predictions along the first dimension: of members, or of draws of a network."""
+        raise TypeError(f"there is no rule for mixtures of {type(self).__name__}: write its mixed()")
+
     # -- a container of tensors ------------------------------------------------------------------
     def _map(self: P, function: Any) -> P:
         names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]

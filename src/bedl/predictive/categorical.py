@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -86,6 +87,17 @@ class CategoricalPredictive(Predictive):
         flat = self.probabilities.reshape(-1, self.log_probabilities.shape[-1])
         draws = torch.multinomial(flat, n, replacement=True, generator=generator)
         return draws.T.reshape(n, *self.log_probabilities.shape[:-1])
+
+    def mixed(self) -> CategoricalPredictive:
+        log_p = torch.logsumexp(self.log_probabilities, 0) - math.log(len(self.log_probabilities))
+        between = self.probabilities.var(0, correction=0)
+        bound = (log_p.exp() * -torch.expm1(log_p)).clamp_min(0.0)
+        return CategoricalPredictive(
+            log_probabilities=log_p,
+            epistemic=torch.minimum(self.epistemic.mean(0) + between, bound),  # rounding only
+            expected_entropy=self.expected_entropy.mean(0),
+            vacuity=self.vacuity.mean(0),
+        )
 
     def _columns(self) -> dict[str, Tensor]:
         names = "label probabilities aleatoric epistemic entropy expected_entropy mutual_information vacuity"

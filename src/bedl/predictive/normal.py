@@ -114,6 +114,10 @@ class NormalPredictive(_RealPredictive):
         noise = torch.randn((n, *self.mean.shape), dtype=self.mean.dtype, device=self.mean.device, generator=generator)
         return self.mean + self.std * noise
 
+    def mixed(self) -> NormalMixturePredictive:
+        parts = (self.mean, self.aleatoric, self.epistemic)
+        return NormalMixturePredictive(*(part.movedim(0, -1) for part in parts))
+
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalPredictive:
         """The prediction of ``loc + scale * target``: back to the target's own units. loc, scale shape: () or (D,)"""
         return NormalPredictive(loc + scale * self.mean, self.aleatoric * scale**2, self.epistemic * scale**2)
@@ -209,6 +213,10 @@ class NormalMixturePredictive(_RealPredictive):
         noise = torch.randn((n, *self.means.shape[:-1]), dtype=dtype, device=device, generator=generator)
         mean, std = (leaf.expand(n, *leaf.shape).gather(-1, member)[..., 0] for leaf in (self.means, self._stds))
         return mean + std * noise
+
+    def mixed(self) -> NormalMixturePredictive:
+        parts = (self.means, self.aleatorics, self.epistemics)
+        return NormalMixturePredictive(*(part.movedim(0, -2).flatten(-2) for part in parts))
 
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalMixturePredictive:
         """The prediction of ``loc + scale * target``, as for `NormalPredictive`. loc, scale shape: () or (D,)"""
