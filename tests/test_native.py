@@ -19,10 +19,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import bedl
 from bedl import Moments, native, special
-from bedl.heads._clocks import clocks
-from bedl.heads._mixtures import LOG_EXPONENTIAL
-from bedl.heads._race import log_mean_softmax, race_nodes
-from bedl.heads._scores import log_marginal, log_marginal_and_expected_kl
+from bedl.heads.race.clocks import clocks
+from bedl.heads.race.mixtures import LOG_EXPONENTIAL
+from bedl.heads.race.probabilities import log_mean_softmax, race_nodes
+from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
 from bedl.native import _kernels
 from tests.oracles import gaussian_expectation
 

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bedl import gauss
+
 SQRT_HALF = math.sqrt(0.5)
 INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 # Beyond this many standard deviations φ is 0 in float64 too; clipping there keeps squares finite.
@@ -145,6 +147,15 @@ def normal_cdf(x: Tensor) -> Tensor:
     return 0.5 * torch.erfc(-SQRT_HALF * x)
 
 
+def normal_log_density(y: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
+    """Log-density of a normal from its log variance. shapes: (*), (*), (*) -> (*)
+
+    The distance is divided by the standard deviation before it is squared: far out the square alone would overflow.
+    """
+    distance = (y - mean) * torch.exp(-0.5 * log_variance)
+    return -0.5 * (distance.square() + log_variance + math.log(2 * math.pi))
+
+
 def tail_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """φ(x), Q(x), T1(x) = E[(z − x)₊] and T2(x) = E[(z − x)₊²] for x ≥ 0. shape: (*) -> 4 × (*)"""
     pdf, fit = normal_pdf(x), _fit_for(x, _HALF_LINE_32, _HALF_LINE_64)
@@ -162,8 +173,8 @@ def mills(x: Tensor) -> Tensor:
 
 def _unit_steps() -> tuple[list[float], list[list[float]], list[float]]:
     """Nodes u on [0, 2], six to each half; weights of the integrals over each half; and of the hat function."""
-    x, w = np.polynomial.legendre.leggauss(6)
-    u, w = np.concatenate([(x + 1) / 2, (x + 3) / 2]), np.concatenate([w, w]) / 2
+    first, second = gauss.legendre(6, 0.0, 1.0), gauss.legendre(6, 1.0, 2.0)
+    u, w = np.array(first[0] + second[0]), np.array(first[1] + second[1])
     halves = np.stack([w * (u < 1), w * (u > 1)], -1)
     return u.tolist(), halves.tolist(), (w * np.minimum(u, 2 - u)).tolist()
 

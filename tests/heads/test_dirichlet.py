@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bedl.heads import Dirichlet, Sampled
-from bedl.heads._dirichlet_kl import EVIDENCE_FLOOR
+from bedl.heads.race.divergence import EVIDENCE_FLOOR
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive
 from tests.heads.oracles import dirichlet_kl, exact, logits

@@ -60,7 +60,7 @@ def test_replicas_of_a_classifier() -> None:
 
 
 def test_compiled_replicas_equal_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bedl.rules.activation.MANY", 0)  # kernels are called in small networks, too
+    monkeypatch.setattr("bedl.rules.rectified.MANY", 0)  # kernels are called in small networks, too
     results = []
     for compile in (False, True):
         models = [method(seed=seed) for seed in range(3)]

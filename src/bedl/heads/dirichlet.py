@@ -9,11 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bedl.heads._dirichlet_kl import LOG_FLOOR, dirichlet_kl, expected_dirichlet_kl
-from bedl.heads._race import log_mean_softmax
-from bedl.heads._scores import log_marginal, log_marginal_and_expected_kl
-from bedl.heads._spread import softmax_spread
 from bedl.heads.base import Evidence, Head, serves
+from bedl.heads.race import (
+    LOG_FLOOR,
+    dirichlet_kl,
+    expected_dirichlet_kl,
+    log_marginal,
+    log_marginal_and_expected_kl,
+    log_mean_softmax,
+    softmax_spread,
+)
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive
 
@@ -28,10 +33,10 @@ LARGEST = 2**24
 class Dirichlet(Head):
     """Head for C classes: alpha = exp(f), f ~ N(loc, variance), lambda ~ Dir(alpha), y ~ Cat(lambda).
 
-    Integrating lambda and f, p(y = c | x) = E[softmax(f)_c]. Deterministic by default: see `bedl.heads._race` for the
-    integral, `bedl.heads._spread` for the uncertainties and `bedl.heads._dirichlet_kl` for the divergence, each with
-    measured errors. Gradients are those of the integrals, not of the rules that approximate them: finite differences
-    agree to about 1e-4. Second derivatives need `Sampled`.
+    Integrating lambda and f, p(y = c | x) = E[softmax(f)_c]. Deterministic by default: see `bedl.heads.race` for
+    the integrals, the uncertainties and the divergence, each with measured errors. Gradients are those of the
+    integrals, not of the rules that approximate them: finite differences agree to about 1e-4. Second derivatives need
+    `Sampled`.
 
     Args:
         n_classes: number of classes, at least 2.
@@ -91,7 +96,7 @@ class Dirichlet(Head):
         return self._in_chunks(log_marginal, m, v, self.check_targets(y, m.shape[:-1]))
 
     def kl(self, f: Moments | Tensor, y: Tensor | None = None, evidence: Evidence = "all") -> Tensor:
-        """E KL(Dir(exp(f) + 1e-3) || Dir(1)), per point; see `bedl.heads._dirichlet_kl` for the floor of 1e-3.
+        """E KL(Dir(exp(f) + 1e-3) || Dir(1)), per point; see `bedl.heads.race.divergence` for the floor of 1e-3.
 
         Args:
             f: moments of the network's outputs. shape: (*batch, C)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bedl.heads.base import Evidence, Head, serves
 from bedl.moments import Moments
 from bedl.predictive import NormalPredictive
+from bedl.special import normal_log_density
 
 __all__ = ["Normal"]
 
@@ -151,11 +152,6 @@ class Normal(Head):
     def _normal_kl(self, mean: Tensor, variance: Tensor, log_variance: Tensor) -> Tensor:
         a = self.prior_precision
         return 0.5 * (a * (variance + mean.square()) - 1 - math.log(a) - log_variance)
-
-
-def normal_log_density(y: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Log-density of a normal from its log variance. shape: (*shape)"""
-    return -0.5 * ((y - mean).square() * torch.exp(-log_variance) + log_variance + math.log(2 * math.pi))
 
 
 def soft_exp(x: Tensor) -> Tensor:

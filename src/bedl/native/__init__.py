@@ -6,17 +6,14 @@ binary interface, and share PyTorch's own threads. `BEDL_NATIVE=0` in the enviro
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from bedl.native._kernels import is_built
-from bedl.native._operators import clocks, clocks_and_slopes, rectified, rectified_gradients, to_front
+from bedl.native._operators import clocks, clocks_and_slopes, rectified, rectified_gradients
 
-__all__ = ["apply", "clocks", "clocks_and_slopes", "is_built", "rectified", "rectified_gradients", "suits"]
+__all__ = ["clocks", "clocks_and_slopes", "is_built", "rectified", "rectified_gradients", "suits"]
 
 
 def suits(*tensors: Tensor, many: int = 0) -> bool:
@@ -48,26 +45,3 @@ def suits(*tensors: Tensor, many: int = 0) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
         for x in tensors
     )
-
-
-def apply(function: Any, *inputs: Any) -> Any:
-    """`function.apply(*inputs)`, in a way that kernels also serve inside `torch.func.vmap`.
-
-    Args:
-        function: an autograd function with `generate_vmap_rule`, whose tensors have any number of leading axes for
-            independent points.
-    """
-    # compilers know PyTorch's own rule
-    return (function if torch.compiler.is_compiling() else _mapped_in_front(function)).apply(*inputs)
-
-
-@functools.lru_cache
-def _mapped_in_front(function: Any) -> Any:
-    """The same function, but for its vmap rule: it sees plain tensors, with what is mapped over as one more axis."""
-
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        results = twin.apply(*to_front(info.batch_size, in_dims, inputs))
-        return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
-
-    twin: Any = type(function.__name__, (function,), {"generate_vmap_rule": False, "vmap": staticmethod(vmap)})
-    return twin

@@ -92,7 +92,7 @@ def rectified_gradients(
 
 
 def clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """`bedl.heads._clocks.clocks` without slopes.
+    """`bedl.heads.race.clocks.clocks` without slopes.
 
     Args:
         m, v: shapes (*batch, C)

@@ -13,21 +13,14 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from bedl.autograd import to_front
 from bedl.native import _kernels
 
-__all__ = ["clocks", "clocks_and_slopes", "rectified", "rectified_gradients", "to_front"]
+__all__ = ["clocks", "clocks_and_slopes", "rectified", "rectified_gradients"]
 
 _room = torch.library.Library("bedl", "DEF")  # the operators are there as long as this is
 Kernel = TypeVar("Kernel", bound=Callable[..., tuple[Tensor, ...]])
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
-
-
-def to_front(size: int, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> list[Any]:
-    """Inputs with the axis that `torch.vmap` maps over, of the given size, as the first one of each tensor."""
-    return [
-        x if not isinstance(x, Tensor) else x.expand(size, *x.shape) if d is None else x.movedim(d, 0)
-        for x, d in zip(inputs, dims, strict=True)
-    ]
 
 
 def _refuse(ctx: Any, *_: Any) -> Any:
@@ -89,7 +82,7 @@ def _backward_of_rectified(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tu
 
 
 def _backward_of_clocks(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    """First derivatives, so none by the slopes: dL/dm = -D, dL/dv = -D'/2, as in `bedl.heads._race.pull_back`."""
+    """First derivatives, so none by the slopes: dL/dm = -D, dL/dv = -D'/2, as in the race's `pull_back`."""
     _, v, _, log_survival, log_density, by_mean, by_variance = ctx.saved_tensors
     lost = by_survival * torch.exp(log_density - log_survival)
     by_m = (by_density * by_mean - lost).sum(-1)

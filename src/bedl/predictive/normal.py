@@ -8,7 +8,9 @@ import math
 import torch
 from torch import Tensor
 
+from bedl import gauss
 from bedl.predictive.base import Predictive, register
+from bedl.special import normal_log_density
 
 __all__ = ["NormalMixturePredictive", "NormalPredictive"]
 
@@ -90,7 +92,7 @@ class NormalPredictive(_RealPredictive):
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of the targets, summed over the D of them. y shape: (*batch, D) -> (*batch)"""
-        return normal_log_density(self._targets(y), self.mean, self.variance).sum(-1)
+        return normal_log_density(self._targets(y), self.mean, self.variance.log()).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
         y = self._targets(y)
@@ -121,11 +123,6 @@ class NormalPredictive(_RealPredictive):
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalPredictive:
         """The prediction of ``loc + scale * target``: back to the target's own units. loc, scale shape: () or (D,)"""
         return NormalPredictive(loc + scale * self.mean, self.aleatoric * scale**2, self.epistemic * scale**2)
-
-
-def normal_log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Log-density of a normal. shape: (*shape)"""
-    return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2 * math.pi))
 
 
 def normal_entropy(variance: Tensor) -> Tensor:
@@ -169,9 +166,13 @@ class NormalMixturePredictive(_RealPredictive):
     def _stds(self) -> Tensor:
         return (self.aleatorics + self.epistemics).sqrt()
 
+    @property
+    def _log_variances(self) -> Tensor:
+        return (self.aleatorics + self.epistemics).log()
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of the targets jointly: a member speaks for all D of them. y shape: (*batch, D) -> (*batch)"""
-        members = normal_log_density(self._targets(y)[..., None], self.means, self._stds.square()).sum(-2)
+        members = normal_log_density(self._targets(y)[..., None], self.means, self._log_variances).sum(-2)
         return torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
 
     def cdf(self, y: Tensor) -> Tensor:
@@ -191,11 +192,10 @@ class NormalMixturePredictive(_RealPredictive):
     @property
     def entropy(self) -> Tensor:
         """Differential entropies, summed over the targets, by 32 Gauss-Hermite nodes per member. shape: (*batch)"""
-        nodes, weights = _hermite(self.means)
+        nodes, weights = gauss.tensors(gauss.hermite(32), self.means)
         y = self.means[..., None] + self._stds[..., None] * nodes  # shape: (*batch, D, M, Q)
-        members = normal_log_density(
-            y[..., None], self.means[..., None, None, :], self._stds[..., None, None, :].square()
-        )
+        own = self.means[..., None, None, :], self._log_variances[..., None, None, :]
+        members = normal_log_density(y[..., None], *own)
         log_density = torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
         return -(log_density * weights).sum(-1).mean(-1).sum(-1)
 
@@ -225,13 +225,6 @@ class NormalMixturePredictive(_RealPredictive):
         )
         square = scale.square()
         return NormalMixturePredictive(loc + scale * self.means, self.aleatorics * square, self.epistemics * square)
-
-
-def _hermite(like: Tensor, count: int = 32) -> tuple[Tensor, Tensor]:
-    """Gauss-Hermite nodes and weights for a standard normal, by Golub and Welsch. shapes: (Q,)"""
-    off = torch.arange(1, count, dtype=torch.float64).sqrt()
-    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
-    return nodes.to(like), vectors[0].square().to(like)
 
 
 register(NormalPredictive)

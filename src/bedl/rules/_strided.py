@@ -112,8 +112,8 @@ class _Strided(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-        return F.conv2d(x, weight, bias, stride, padding, dilation)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
+        return F.conv2d(x, weight, bias, *how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:

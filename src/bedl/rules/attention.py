@@ -23,7 +23,7 @@ from torch import Tensor
 from bedl.dispatch import refusal
 from bedl.moments import Moments, as_moments
 from bedl.rules._marks import approximate
-from bedl.rules.affine import full_precision, linear, matmul
+from bedl.rules.affine import full_precision
 from bedl.rules.dropout import dropout
 
 Operand = Moments | Tensor
@@ -57,23 +57,6 @@ def log_softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dt
     return Moments(plain, _spread(plain.to(input.variance.dtype).exp(), input.variance, dim))
 
 
-def _transposed(x: Operand) -> Operand:
-    return Moments(x.loc.mT, x.variance.mT) if isinstance(x, Moments) else x.mT
-
-
-def _repeated(x: Operand, heads: int) -> Operand:
-    times = heads // x.shape[-3]
-    if times == 1:
-        return x
-    if isinstance(x, Moments):
-        return Moments(x.loc.repeat_interleave(times, -3), x.variance.repeat_interleave(times, -3))
-    return x.repeat_interleave(times, -3)
-
-
-def _any(*operands: object) -> bool:
-    return any(isinstance(x, Moments) for x in operands)
-
-
 def _bounded(variance: Tensor, bound: Tensor) -> Tensor:
     total = variance + bound
     return variance * bound / torch.where(total > 0, total, 1.0)
@@ -84,11 +67,7 @@ def _attend(
 ) -> tuple[Moments, Moments]:
     """Output and attention weights. shapes: (*, L, E), (*, S, E), (*, S, Ev) -> (*, L, Ev), (*, L, S)"""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    if _any(query, key):
-        scores = matmul(query, _transposed(key))
-        scores = Moments(_masked(scores.loc * scale, mask), scores.variance * scale**2)
-    else:
-        scores = Moments(_masked(query @ key.mT * scale, mask), 0.0)  # type: ignore[operator]
+    scores = as_moments(_masked(torch.matmul(query, key.mT) * scale, mask))  # type: ignore[arg-type]
     weights = softmax(scores, -1)
     x = as_moments(value)
     loc = weights.loc @ x.loc
@@ -116,13 +95,14 @@ def scaled_dot_product_attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False
 ) -> Moments:  # fmt: skip
     if enable_gqa:
-        key, value = _repeated(key, query.shape[-3]), _repeated(value, query.shape[-3])
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(times, -3) for x in (key, value))
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     return _attend(query, key, value, attn_mask, dropout_p, scale)[0]
 
 
-def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+def _masked(scores: Any, mask: Tensor | None) -> Any:
     if mask is None:
         return scores
     return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
@@ -130,15 +110,7 @@ def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def _heads(x: Operand, n: int) -> Operand:
     """(L, N, E) -> (N, heads, L, E/heads)"""
-
-    def split(t: Tensor) -> Tensor:
-        return t.reshape(t.shape[0], t.shape[1], n, -1).permute(1, 2, 0, 3)
-
-    return Moments(split(x.loc), split(x.variance)) if isinstance(x, Moments) else split(x)
-
-
-def _projected(x: Operand, weight: Operand, bias: Operand | None) -> Operand:
-    return linear(x, weight, bias) if _any(x, weight, bias) else F.linear(x, weight, bias)  # type: ignore[arg-type]
+    return x.reshape(x.shape[0], x.shape[1], n, -1).permute(1, 2, 0, 3)
 
 
 @approximate(_ATTENTION)
@@ -164,14 +136,15 @@ def multi_head_attention_forward(
         assert in_proj_weight is not None
         weights = list(in_proj_weight.chunk(3))
     biases = [None] * 3 if in_proj_bias is None else list(in_proj_bias.chunk(3))
-    q, k, v = (_heads(_projected(x, w, b), num_heads)  # type: ignore[arg-type]
+    q, k, v = (_heads(F.linear(x, w, b), num_heads)  # type: ignore[arg-type]
                for x, w, b in zip((query, key, value), weights, biases, strict=True))  # fmt: skip
     mask = _joined_mask(attn_mask, key_padding_mask, query, key, num_heads)
     if is_causal and mask is None:
         raise refusal(func, "is_causal=True needs attn_mask too")
     mixed, shares = _attend(q, k, v, mask, dropout_p if training else 0.0, None)  # (N, heads, L, ·)
     length, batch = query.shape[:2]
-    out = linear(mixed.permute(2, 0, 1, 3).reshape(length, batch, -1), out_proj_weight, out_proj_bias)
+    joined: Any = mixed.permute(2, 0, 1, 3).reshape(length, batch, -1)
+    out: Any = F.linear(joined, out_proj_weight, out_proj_bias)  # type: ignore[arg-type]
     if not need_weights:
         return (out if batched else out.squeeze(1)), None
     shares = shares.mean(1) if average_attn_weights else shares

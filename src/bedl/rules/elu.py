@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bedl.rules._marks import elementwise
-from bedl.rules.activation import rectified
+from bedl.rules.rectified import rectified
 from bedl.special import FAR, expm1, mills, mills_differences, normal_cdf, normal_pdf, standardize, std
 
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bedl import gauss
 from bedl.moments import Moments
 from bedl.rules._marks import approximate, elementwise
-from bedl.rules.activation import rectified
 from bedl.rules.arithmetic import mul
+from bedl.rules.rectified import rectified
 from bedl.special import normal_cdf, normal_pdf, standardize, std
 
 Function = Callable[[Tensor], Tensor]
@@ -28,38 +28,14 @@ _SWITCH = 1.25  # the σ from which the asymptote is split off
 _REACH = 18.0  # where e^{−|x|} has fallen to 1.5e-8
 _FAR = 7.0  # standard deviations that a piecewise rule spans
 
-# Nodes and weights are plain numbers, made when a rule is made: torch.compile takes them as constants.
-NodesAndWeights = tuple[list[float], list[float]]
 
-
-def _hermite(nodes: int) -> NodesAndWeights:
-    """E[g(z)], z ~ N(0, 1)."""
-    z, w = np.polynomial.hermite_e.hermegauss(nodes)
-    return z.tolist(), (w / w.sum()).tolist()
-
-
-def _legendre(nodes: int) -> NodesAndWeights:
-    """∫g(u)du over [−1, 1]."""
-    u, w = np.polynomial.legendre.leggauss(nodes)
-    return u.tolist(), w.tolist()
-
-
-def _two_sided(nodes: int) -> NodesAndWeights:
-    """∫g(x)dx over [−REACH, REACH], split at 0, where the asymptotes have their kink or step."""
-    u, w = (_REACH / 2 * t for t in np.polynomial.legendre.leggauss(nodes))
-    return np.concatenate([u - _REACH / 2, u + _REACH / 2]).tolist(), np.concatenate([w, w]).tolist()
-
-
-_SMOOTH, _REMAINDER = _hermite(28), _two_sided(24)
-
-
-def _tensors(rule: NodesAndWeights, like: Tensor) -> tuple[Tensor, Tensor]:
-    nodes, weights = (torch.tensor(t, dtype=like.dtype, device=like.device) for t in rule)
-    return nodes, weights
+# over [−REACH, REACH], split at 0, where the asymptotes have their kink or step
+_LEFT, _RIGHT = gauss.legendre(24, -_REACH, 0.0), gauss.legendre(24, 0.0, _REACH)
+_SMOOTH, _REMAINDER = gauss.hermite(28), (_LEFT[0] + _RIGHT[0], _LEFT[1] + _RIGHT[1])
 
 
 def expectation(
-    function: Function, m: Tensor, v: Tensor, rule: NodesAndWeights = _SMOOTH, kinks: Sequence[float] = ()
+    function: Function, m: Tensor, v: Tensor, rule: gauss.Rule = _SMOOTH, kinks: Sequence[float] = ()
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of function(x), x ~ N(m, v). shapes: (*), (*) -> (*), (*)
 
@@ -67,16 +43,16 @@ def expectation(
     deviation from function(m), so that small variances keep their digits; the variance is a sum of squares.
     """
     sigma = std(v)
-    z, w = _pieces(m, sigma, rule, kinks) if kinks else _tensors(rule, m)
+    z, w = _pieces(m, sigma, rule, kinks) if kinks else gauss.tensors(rule, m)
     centre = function(m).unsqueeze(-1)
     deviation = function(m.unsqueeze(-1) + sigma.unsqueeze(-1) * z) - centre
     shift = (deviation * w).sum(-1, keepdim=True)
     return (centre + shift).squeeze(-1), ((deviation - shift).square() * w).sum(-1)
 
 
-def _pieces(m: Tensor, sigma: Tensor, rule: NodesAndWeights, kinks: Sequence[float]) -> tuple[Tensor, Tensor]:
+def _pieces(m: Tensor, sigma: Tensor, rule: gauss.Rule, kinks: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Nodes and weights of a rule that is split at the kinks. shapes: (*), (*) -> 2 × (*, pieces·nodes)"""
-    u, w = _tensors(rule, m)
+    u, w = gauss.tensors(rule, m)
     borders = [standardize(k - m, sigma).clamp(-_FAR, _FAR) for k in sorted(kinks)]
     edges = torch.stack([torch.full_like(m, -_FAR), *borders, torch.full_like(m, _FAR)], -1)
     half = edges.diff(dim=-1).unsqueeze(-1) / 2
@@ -98,7 +74,7 @@ def quadrature(function: Function, nodes: int = 32, kinks: Sequence[float] = ())
         tensor([0.7264])
     """
 
-    family, points = ("Legendre", _legendre(nodes)) if kinks else ("Hermite", _hermite(nodes))
+    family, points = ("Legendre", gauss.legendre(nodes)) if kinks else ("Hermite", gauss.hermite(nodes))
 
     @approximate(f"Gauss–{family} quadrature, {nodes} nodes")
     @elementwise(function)
@@ -120,7 +96,7 @@ def _split(
     mean_narrow, variance_narrow = expectation(function, m, torch.where(wide, 0.0, v))
     v_wide = torch.where(wide, v, _SWITCH * _SWITCH)
     sigma = v_wide.sqrt()
-    x, w = _tensors(_REMAINDER, m)
+    x, w = gauss.tensors(_REMAINDER, m)
     base = asymptote(x)
     remainder = function(x) - base
     integrands = torch.stack([remainder, base * remainder, remainder.square()], -1) * w.unsqueeze(-1)  # (nodes, 3)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bedl import gauss
 from bedl.dispatch import refusal
 from bedl.moments import Moments
 from bedl.rules._marks import approximate
@@ -86,13 +87,13 @@ def _adaptive_lengths(length: int, outputs: int) -> list[int]:
 _REACH = 4.5  # standard deviations at which a distribution function counts as 0 or 1
 
 
-def _legendre() -> tuple[list, list, list]:
+def _legendre() -> tuple[tuple, tuple, list]:
     """Gauss–Legendre nodes and weights on [0, 1], and the matrix of integrals from 0 to each node."""
-    x, w = np.polynomial.legendre.leggauss(24)
+    x, (u, w) = np.array(gauss.legendre(24)[0]), gauss.legendre(24, 0.0, 1.0)
     basis = np.polynomial.legendre.legvander(x, 23)
     antiderivative = [np.polynomial.legendre.legint(row, lbnd=-1) for row in np.eye(24)]
     integrals = np.stack([np.polynomial.legendre.legval(x, c) for c in antiderivative], 1)
-    return ((x + 1) / 2).tolist(), (w / 2).tolist(), (integrals @ np.linalg.inv(basis) / 2).tolist()
+    return u, w, (integrals @ np.linalg.inv(basis) / 2).tolist()
 
 
 _LEGENDRE = _legendre()

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bedl.heads._clocks import clocks
-from bedl.heads._mixtures import LOG_EXPONENTIAL, LOGISTIC
-from bedl.heads._race import SMALL_VARIANCE, log_mean_softmax, race, race_nodes
+from bedl.heads.race.clocks import clocks
+from bedl.heads.race.mixtures import LOG_EXPONENTIAL, LOGISTIC
+from bedl.heads.race.probabilities import SMALL_VARIANCE, log_mean_softmax, race, race_nodes
 from tests.heads.oracles import exact, logits
 
 F64 = torch.float64

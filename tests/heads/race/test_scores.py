@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bedl import Dirichlet, Moments
-from bedl.heads._dirichlet_kl import expected_dirichlet_kl
-from bedl.heads._race import log_mean_softmax
-from bedl.heads._scores import log_marginal, log_marginal_and_expected_kl
+from bedl.heads.race.divergence import expected_dirichlet_kl
+from bedl.heads.race.probabilities import log_mean_softmax
+from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
 from tests.heads.oracles import logits
 
 

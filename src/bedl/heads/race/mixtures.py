@@ -9,7 +9,7 @@ from __future__ import annotations
 
 __all__ = ["LOGISTIC", "LOG_EXPONENTIAL"]
 
-# (probability, mean, variance), the widest component first: `race.clocks` scales by that one
+# (probability, mean, variance), the widest component first: `clocks` scales by that one
 LOG_EXPONENTIAL: dict[int, tuple[tuple[float, float, float], ...]] = {
     4: (
         (0.07739102736, -2.86996895466, 2.42672389874),

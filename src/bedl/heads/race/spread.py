@@ -1,6 +1,6 @@
 """How softmax(f) varies, f ~ N(m, diag v): variance per class and expected entropy, on the nodes of the race.
 
-With the hazards H = D/L and the survival P = prod_k L_k of `_race` (all integrals over u):
+With the hazards H = D/L and the survival P = prod_k L_k of `probabilities` (all integrals over u):
 
     E[softmax_c (1 - softmax_c)] = int H_c (sum_{k != c} H_k) P du          two clocks that ring together
     E[entropy] = sum_c int H_c P (-gamma - E[log a_c | c rings at u]) du,   a_c = exp(f_c + u)
@@ -24,8 +24,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bedl.heads._clocks import clocks
-from bedl.heads._race import race_nodes
+from bedl.heads.race.clocks import clocks
+from bedl.heads.race.probabilities import race_nodes
 
 __all__ = ["softmax_spread"]
 

@@ -1,4 +1,4 @@
-"""One clock of the race (`_race`): survival, density and their derivatives, as sums over a mixture of normals."""
+"""One clock of the race: survival, density and their derivatives, as sums over a mixture of normals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl import native
-from bedl.heads._mixtures import LOG_EXPONENTIAL
+from bedl.heads.race.mixtures import LOG_EXPONENTIAL
 
 __all__ = ["clocks", "erf"]
 

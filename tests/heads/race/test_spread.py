@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bedl.heads._race import log_mean_softmax
-from bedl.heads._spread import softmax_spread
+from bedl.heads.race.probabilities import log_mean_softmax
+from bedl.heads.race.spread import softmax_spread
 from tests.heads.oracles import exact, logits
 
 

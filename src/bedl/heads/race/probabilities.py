@@ -6,7 +6,7 @@ softmax(f)_c. On the axis u = log t, with w = m_k + u,
     survival  L_k(u) = E exp(-exp(f_k + u)),      density  D_k(u) = -dL_k/du,
     p_c = integral of D_c(u) prod_{k != c} L_k(u) du.
 
-log E ~ sum_r p_r N(mu_r, tau_r^2) (`_mixtures`), and f_k only widens the components, so L and D are sums of erf and exp
+log E ~ sum_r p_r N(mu_r, tau_r^2) (`mixtures`), and f_k only widens the components, so L and D are sums of erf and exp
 and every derivative is closed too:  dL/dm = -D, dL/dv = -D'/2, dD/dm = D', dD/dv = D''/2.
 
 *Left tail.* Normals underflow where D does not; the identity D(w) = exp(w + v/2) L(w + v), exact for the law itself,
@@ -43,12 +43,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bedl import native
-from bedl.heads._clocks import clocks
+from bedl.autograd import apply, first_order_only
+from bedl.heads.race.clocks import clocks
 
 __all__ = [
     "Race",
-    "first_order_only",
     "log_mean_softmax",
     "pull_back",
     "race",
@@ -93,33 +92,6 @@ def race_nodes(m: Tensor, v: Tensor, count: int, after: float = 1.9, before: flo
     weight = scale * k / (count - 1) * torch.exp(back)
     first = torch.cat([0.5 * weight[..., :1] + 1, weight[..., 1:]], -1)
     return stop - scale * torch.expm1(back), first.log()
-
-
-class _FirstOrderOnly(torch.autograd.Function):
-    """The identity on a gradient; refuses to be differentiated, where a hand-written backward would answer wrongly."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(grad: Tensor, *inputs: Tensor) -> Tensor:
-        return grad.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(
-            "the race has first derivatives only; use Dirichlet(..., method='mc') for second ones"
-        )
-
-
-def first_order_only(grad: Tensor, *inputs: Tensor) -> Tensor:
-    """A gradient that raises when differentiated with respect to the inputs it was computed from."""
-    if torch.compiler.is_compiling():  # compiled code refuses second derivatives by itself
-        return grad
-    return _FirstOrderOnly.apply(grad, *inputs)
 
 
 class Race(NamedTuple):
@@ -231,7 +203,7 @@ def race(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: in
     Returns:
         log p, shape: (*batch, C), sum_k log L_k, shape: (*batch, T), log sum_k D_k/L_k, shape: (*batch, T)
     """
-    log_p, log_survival, log_rate, *_ = native.apply(_Race, m, v, nodes, log_weight, components)
+    log_p, log_survival, log_rate, *_ = apply(_Race, m, v, nodes, log_weight, components)
     return log_p, log_survival, log_rate
 
 

@@ -13,8 +13,8 @@ alpha = exp(f) + 1e-3. That is the KL of a true Dirichlet, so it is never negati
 All are sums of Phi and of its integral Psi, which a normal f only widens. Error relative to 1 + |value|: 1e-5 for stds
 up to 1, 3e-4 for 3 to 10.
 
-*alpha_0*: with A = sum_k alpha_k, t ~ Exp(A) is the time at which the race of `_race` is decided, with one more clock
-of rate C * 1e-3 for the floors, and
+*alpha_0*: with A = sum_k alpha_k, t ~ Exp(A) is the time at which the race (`probabilities`) is decided, with one more
+clock of rate C * 1e-3 for the floors, and
 
     1/A = E[t],   psi(A + 1) = -gamma - E[log(1 - exp(-t))],
     F(A) = E[ -(gamma + log t)/2 - log(2 pi)/2 + 1/t - 1/(1 - exp(-t)) - B(t) ],
@@ -35,8 +35,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.heads._mixtures import LOGISTIC
-from bedl.heads._race import first_order_only, race, race_nodes
+from bedl.autograd import first_order_only
+from bedl.heads.race.mixtures import LOGISTIC
+from bedl.heads.race.probabilities import race, race_nodes
 
 __all__ = [
     "EVIDENCE_FLOOR",

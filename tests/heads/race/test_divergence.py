@@ -8,7 +8,7 @@ import mpmath
 import pytest
 import torch
 
-from bedl.heads._dirichlet_kl import (
+from bedl.heads.race.divergence import (
     EVIDENCE_FLOOR,
     LOG_FLOOR,
     dirichlet_kl,

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bedl import native
-from bedl.heads._dirichlet_kl import average_over_nodes, expected_terms, nodes_with_floors
-from bedl.heads._race import Race, first_order_only, pull_back, race_nodes, run, second_order, small_variances
+from bedl.autograd import apply, first_order_only
+from bedl.heads.race.divergence import average_over_nodes, expected_terms, nodes_with_floors
+from bedl.heads.race.probabilities import Race, pull_back, race_nodes, run, second_order, small_variances
 
 __all__ = ["log_marginal", "log_marginal_and_expected_kl"]
 
@@ -100,7 +100,7 @@ def log_marginal(m: Tensor, v: Tensor, y: Tensor, count: int = 16, components: i
         shape: (*batch)
     """
     m = m - m.detach().amax(-1, keepdim=True)  # the answer does not change, the nodes keep their digits
-    log_p, *_ = native.apply(_LogMarginal, m, v, y, *race_nodes(m, v, count), components)
+    log_p, *_ = apply(_LogMarginal, m, v, y, *race_nodes(m, v, count), components)
     return _settle_small(m, v, y, log_p)
 
 
@@ -108,6 +108,6 @@ def log_marginal_and_expected_kl(
     m: Tensor, v: Tensor, y: Tensor, count: int = 16, components: int = 6
 ) -> tuple[Tensor, Tensor]:
     """`log_marginal` and `expected_dirichlet_kl`, on one race. shapes: (*batch), (*batch)"""
-    log_p, average, *_ = native.apply(_LogMarginalAndAverage, m, v, y, *nodes_with_floors(m, v, count), components)
+    log_p, average, *_ = apply(_LogMarginalAndAverage, m, v, y, *nodes_with_floors(m, v, count), components)
     kl = expected_terms(m, v).sum(-1) + average - math.lgamma(m.shape[-1])
     return _settle_small(m, v, y, log_p), kl

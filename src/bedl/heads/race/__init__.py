@@ -1,0 +1,23 @@
+"""The integrals behind classification, f ~ N(m, diag v), without sampling: a race of clocks.
+
+`probabilities` says what the race is and how exact; `clocks` and `mixtures` are what it is made of; `scores` is what
+training asks of it, `spread` the uncertainties, `divergence` the expected KL to a flat Dirichlet.
+"""
+
+from __future__ import annotations
+
+from bedl.heads.race.divergence import EVIDENCE_FLOOR, LOG_FLOOR, dirichlet_kl, expected_dirichlet_kl
+from bedl.heads.race.probabilities import log_mean_softmax
+from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
+from bedl.heads.race.spread import softmax_spread
+
+__all__ = [
+    "EVIDENCE_FLOOR",
+    "LOG_FLOOR",
+    "dirichlet_kl",
+    "expected_dirichlet_kl",
+    "log_marginal",
+    "log_marginal_and_expected_kl",
+    "log_mean_softmax",
+    "softmax_spread",
+]
