@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bedl import Moments
-from tests.cases.elementwise import CASES
+from tests.rules.cases.elementwise import CASES
 from tests.oracles import gaussian_expectation
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

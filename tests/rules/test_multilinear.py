@@ -5,7 +5,7 @@ import torch
 
 from bedl import Moments
 from tests import oracles
-from tests.cases.multilinear import CASES
+from tests.rules.cases.multilinear import CASES
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
