@@ -10,6 +10,7 @@ import pytest
 
 from bedl.deploy import ModelFileError, OnnxModel, named_outputs, prediction_columns
 from bedl.deploy.schema import KEY
+from tests.closeness import assert_same_up_to_rounding
 from tests.deploy.models import inputs
 
 WITHOUT_TORCH = """
@@ -153,6 +154,6 @@ def test_columns_of_a_prediction_by_pytorch(classes_file, targets_file):
     columns = prediction_columns("classification", outputs, class_names=[3, 5, 9])
     assert columns["prediction"].tolist() == [[3, 5, 9][i] for i in prediction.label]
     assert list(columns)[1:4] == ["entropy", "aleatoric_entropy", "epistemic_entropy"]
-    np.testing.assert_array_equal(columns["aleatoric_entropy"] + columns["epistemic_entropy"], columns["entropy"])
+    assert_same_up_to_rounding(columns["aleatoric_entropy"] + columns["epistemic_entropy"], columns["entropy"], ulps=2)
     np.testing.assert_allclose(columns["epistemic_entropy"], prediction.mutual_information.numpy(), atol=1e-6)
     assert list(columns)[4:] == ["probability_3", "probability_5", "probability_9"]

