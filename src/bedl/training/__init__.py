@@ -1,14 +1,14 @@
 """Training: one loop from a laptop to several machines, checkpoints that can be trusted, many networks as one."""
 
-from bedl.training.checkpoint import CheckpointError
+from bedl.training.checkpoint import CheckpointError, Checkpoints
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, read_history
 from bedl.training.loop import FitResult, adam, fit
 from bedl.training.nonfinite import NonFiniteLossError
 from bedl.training.replicas import ReplicasResult, fit_replicas
-from bedl.training.run import Checkpoints, Run
+from bedl.training.run import Run
 from bedl.training.schedule import Constant, Cosine, Schedule, Warmup
-from bedl.training.state import load_weights
+from bedl.training.state import load_weights, save_weights
 
 __all__ = [
     # train one method, or many of the same build at once
@@ -29,6 +29,7 @@ __all__ = [
     "Run",
     "load_weights",
     "read_history",
+    "save_weights",
     # errors
     "CheckpointError",
     "NonFiniteLossError",

@@ -7,10 +7,13 @@ Reading checks all of it before anything is touched. Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,10 @@ from torch import Tensor
 
 from bedl.errors import BEDLError
 
-__all__ = ["FORMAT", "VERSION", "CheckpointError", "flatten", "latest", "prune", "read", "unflatten", "write"]
+__all__ = [
+    "FORMAT", "VERSION", "CheckpointError", "Checkpoints", "Pace", "flatten", "latest", "prune", "read", "resume_from",
+    "unflatten", "write",
+]  # fmt: skip
 
 FORMAT = "bedl.training.checkpoint"
 VERSION = 1
@@ -165,3 +171,65 @@ def prune(directory: Path, keep: int) -> None:
         path.unlink(missing_ok=True)
     for path in directory.glob(".step-*.part"):
         path.unlink(missing_ok=True)
+
+
+# -- when to write one, and which to go on from ------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often checkpoints are written.
+
+    Args:
+        directory: for this run alone.
+        every_steps: after so many optimiser steps; 0: only at the end of epochs.
+        every_seconds: and when so much time has passed since the last one, within an epoch.
+        keep: how many of the newest are kept.
+        least_seconds: at the end of an epoch only if so much time has passed; epochs of tiny tables take less time
+            than a checkpoint.
+    """
+
+    directory: str | os.PathLike[str]
+    every_steps: int = 0
+    every_seconds: float = math.inf
+    keep: int = 2
+    least_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 0 or self.keep < 1 or not self.every_seconds > 0:
+            raise ValueError("Checkpoints: every_steps is at least 0, every_seconds more than 0, keep at least 1")
+
+
+class Pace:
+    """When the next checkpoint is due.
+
+    Args:
+        places: what was asked for; None: never.
+    """
+
+    def __init__(self, places: Checkpoints | None):
+        self.places, self.last = places, time.monotonic()
+
+    def due(self, step: int, end_of_epoch: bool) -> bool:
+        """Whether to write one now, after so many steps."""
+        if self.places is None:
+            return False
+        passed = time.monotonic() - self.last
+        due = (
+            (end_of_epoch and passed >= self.places.least_seconds)
+            or bool(self.places.every_steps and step % self.places.every_steps == 0)
+            or passed >= self.places.every_seconds
+        )
+        if due:
+            self.last = time.monotonic()
+        return due
+
+
+def resume_from(places: Checkpoints | None, resume: bool | str | os.PathLike[str]) -> Path | None:
+    """The checkpoint to go on from, if there is to be one."""
+    newest = latest(Path(places.directory)) if places else None
+    if resume is False:
+        if newest is not None:
+            raise CheckpointError(f"{newest} is of an earlier run: go on with resume='auto', or use another directory")
+        return None
+    if newest is None and resume is True:
+        raise CheckpointError("resume=True, but there is no checkpoint; resume='auto' would start anew")
+    return newest if resume in (True, "auto") else Path(resume)  # type: ignore[arg-type]

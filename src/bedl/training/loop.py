@@ -26,11 +26,12 @@ from torch import nn
 from bedl.methods import Method
 from bedl.nn import refuse_frozen
 from bedl.training import random_state
+from bedl.training.checkpoint import Checkpoints
 from bedl.training.compiling import Compile
 from bedl.training.data import Data, Points, as_points, stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, History, Progress, Row
-from bedl.training.run import Checkpoints, MakeOptimizer, Run, Settings
+from bedl.training.run import MakeOptimizer, Run, Settings
 from bedl.training.schedule import WARMUP, Schedule
 
 __all__ = ["FitResult", "adam", "fit"]

@@ -71,3 +71,12 @@ class ReplicaWatch:
         if self.rows is not None:
             seen = torch.tensor([math.isfinite(best) for best in self.best], device=self.rows.device)
             self.stacked.parameters[seen] = self.rows[seen]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to know."""
+        return {"best": self.best, "waited": self.waited, "stopped": self.stopped, "rows": self.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.best, self.waited, self.stopped = state["best"], state["waited"], state["stopped"]
+        self.rows = None if self.rows is None else state["rows"].to(self.rows.device)

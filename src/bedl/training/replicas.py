@@ -8,22 +8,25 @@ Adam updates all rows. Each replica ends up where `fit` with its seed would have
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bedl.methods import Batch, Method
+from bedl.methods import Method
 from bedl.nn import refuse_frozen
+from bedl.training import random_state
+from bedl.training.checkpoint import Checkpoints
 from bedl.training.data import stream_seed
 from bedl.training.early_stopping import EarlyStopping
-from bedl.training.nonfinite import NonFiniteLossError, find_origin
-from bedl.training.replica_data import ReplicaBatches, Rows
-from bedl.training.replica_stopping import ReplicaWatch
+from bedl.training.history import Callback, Progress
+from bedl.training.replica_data import ReplicaBatches
+from bedl.training.replica_run import ReplicaRun, ReplicaSettings
 from bedl.training.schedule import WARMUP, Schedule
 from bedl.training.stacked import Stacked
-from bedl.training.vector_adam import VectorAdam, clip_rows
 
 __all__ = ["ReplicasResult", "fit_replicas"]
 
@@ -57,6 +60,10 @@ def fit_replicas(
     validation: Any = None,
     early_stopping: EarlyStopping | bool | None = None,
     seeds: Sequence[int] | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
+    resume: bool | str = "auto",
+    callbacks: Iterable[Callback] = (),
+    progress: bool = False,
     device: torch.device | str | None = None,
     compile: bool = False,
 ) -> ReplicasResult:
@@ -75,6 +82,9 @@ def fit_replicas(
         validation: points whose mean −log p(y|x) is computed after each epoch: one set for all, or a list.
         early_stopping: when a replica stops before `epochs`, by its own score; the others go on.
         seeds: each replica's order of points and perturbations; 0, 1, 2, … by default.
+        checkpoint, resume: as in `fit`; one file holds all replicas.
+        callbacks: see `Callback`; they are shown the replicas as one run, with mean losses.
+        progress: show loss, throughput and time left.
         device: where to train; where the first replica is by default.
         compile: use `torch.compile`: slow to start, faster after.
 
@@ -104,34 +114,30 @@ def fit_replicas(
         early_stopping = EarlyStopping() if early_stopping else None
     if early_stopping is not None and validation is None:
         raise ValueError("fit_replicas: early_stopping looks at a validation set; pass validation=(x, y)")
+    places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
+    settings = ReplicaSettings(
+        rates, seeds, schedule, gradient_clip, early_stopping, places, resume,
+        callbacks=(*callbacks, *([Progress()] if progress else [])),
+    )  # fmt: skip
     stacked = Stacked(methods, device, compile)
     batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device, methods[0])
-    watch = None if validation is None else ReplicaWatch(stacked, validation, early_stopping)
-    adam = VectorAdam(stacked.parameters, betas, eps)
-    draw = _Preparation(methods, seeds)
-    losses = _Losses(batches)
-    stopped = [False] * len(methods)
-    for step in range(len(batches)):
-        rows = batches[step]
-        batch = draw(rows, batches.n_train)
-        loss, gradient = stacked.gradients(batch)
-        if not bool(loss.isfinite().all() & gradient.isfinite().all()):
-            raise _not_finite(stacked, batch, loss, gradient, step)
-        if gradient_clip is not None:
-            gradient = clip_rows(gradient, gradient_clip)
-        going = [step < total and not done for total, done in zip(batches.totals, stopped, strict=True)]
-        factors = [schedule(step, total) if on else 0.0 for on, total in zip(going, batches.totals, strict=True)]
-        adam.step(gradient, (rates * torch.tensor(factors, dtype=torch.float64)).to(stacked.device))
-        ended = losses.add(loss, rows, going)
-        if watch is not None and any(ended):
-            losses.score(ended, watch.update(ended))
-            stopped = watch.stopped
-            if all(stopped):
-                break
-    if watch is not None:
-        watch.restore()
-    stacked.write_back()
-    return losses.result()
+    with _own_randomness(stacked.device, seeds):
+        run = ReplicaRun(stacked, batches, validation, settings)
+        run.adam.betas, run.adam.eps = betas, eps
+        run()
+    last = torch.tensor([rows[-1]["loss"] if rows else float("nan") for rows in run.losses.epochs])
+    return ReplicasResult(last, [row for rows in run.losses.epochs for row in rows], run.step)
+
+
+@contextmanager
+def _own_randomness(device: torch.device, seeds: Sequence[int]) -> Iterator[None]:
+    """A seed for this run alone; afterwards torch's generators are as they were."""
+    before = random_state.capture_torch(device)
+    torch.manual_seed(stream_seed(*seeds))
+    try:
+        yield
+    finally:
+        random_state.restore_torch(before, device)
 
 
 def _replicas(methods: Any) -> list[Method]:
@@ -143,78 +149,3 @@ def _replicas(methods: Any) -> list[Method]:
         if not isinstance(method, Method) or method.learns != "by steps":
             raise TypeError(f"fit_replicas trains methods that learn by steps; {type(method).__name__} is none")
     return list(methods)
-
-
-class _Preparation:
-    """Batches for all replicas, with what each method draws for its own, from a generator of its own."""
-
-    def __init__(self, methods: Sequence[Any], seeds: Sequence[int]):
-        self.methods = methods
-        # the stream that `fit` gives a single process with this seed
-        self.generators = [torch.Generator().manual_seed(stream_seed(seed, 0)) for seed in seeds]
-        self.draws = True
-
-    def __call__(self, rows: Rows, sizes: Sequence[Any]) -> Batch:
-        """shapes: as in Batch, with R replicas in front; n_train: shape (R,)"""
-        n_train = torch.tensor(sizes, dtype=torch.float32, device=rows.y.device)
-        batch = Batch(rows.x, rows.y, n_train, rows.weight)
-        if not self.draws:
-            return batch
-        copies = []
-        for r, (method, generator) in enumerate(zip(self.methods, self.generators, strict=True)):
-            count = rows.counts[r] or 1
-            own = Batch(rows.x[r, :count], rows.y[r, :count], sizes[r])
-            prepared = method.prepare(own, generator)
-            if prepared is own:
-                self.draws = False  # nothing is drawn in these objectives
-                return batch
-            padding = rows.x[r, count:]
-            copies.append(torch.cat([prepared.perturbed, padding]) if len(padding) else prepared.perturbed)
-        return batch._replace(perturbed=torch.stack(copies))
-
-
-def _not_finite(stacked: Stacked, batch: Batch, loss: Tensor, gradient: Tensor, step: int) -> NonFiniteLossError:
-    """The error for the first replica whose loss or gradient is not finite; all keep the parameters they had."""
-    stacked.write_back()
-    replica = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
-    parts: list[Any] = [None if part is None else part[replica] for part in batch]  # type: ignore[index]
-    own = Batch._make(parts)._replace(n_train=int(parts[2]))
-    origin = find_origin(stacked.methods[replica], [own])
-    where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
-    return NonFiniteLossError(step, float(loss[replica]), where, checkpoint=None)
-
-
-class _Losses:
-    """Each replica's mean loss per epoch, as it comes about."""
-
-    def __init__(self, batches: ReplicaBatches):
-        self.per_epoch, self.steps = batches.per_epoch, 0
-        self.sums, self.masses = ([0.0] * len(self.per_epoch) for _ in range(2))
-        self.epochs: list[list[dict[str, Any]]] = [[] for _ in self.per_epoch]
-
-    def add(self, loss: Tensor, rows: Rows, going: Sequence[bool]) -> list[bool]:
-        """Take in a step. Says which replicas have ended an epoch. loss: shape (R,)"""
-        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.sum(1).tolist()
-        self.steps += 1
-        ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
-        for r, (value, mass, on) in enumerate(zip(loss.tolist(), masses, going, strict=True)):
-            if on:
-                self.sums[r], self.masses[r] = self.sums[r] + value * mass, self.masses[r] + mass
-            if ended[r]:
-                row = {
-                    "kind": "epoch",
-                    "replica": r,
-                    "epoch": len(self.epochs[r]),
-                    "loss": self.sums[r] / self.masses[r],
-                }
-                self.epochs[r].append(row)
-                self.sums[r] = self.masses[r] = 0.0
-        return ended
-
-    def score(self, ended: Sequence[bool], scores: Sequence[float]) -> None:
-        for r in [r for r, end in enumerate(ended) if end]:
-            self.epochs[r][-1]["val_nll"] = scores[r]
-
-    def result(self) -> ReplicasResult:
-        last = torch.tensor([rows[-1]["loss"] for rows in self.epochs])
-        return ReplicasResult(last, [row for rows in self.epochs for row in rows], self.steps)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from bedl.methods import Batch, Method
 from bedl.training import random_state, state
-from bedl.training.checkpoint import CheckpointError, latest
+from bedl.training.checkpoint import Checkpoints, Pace, resume_from
 from bedl.training.compiling import Compile, should_compile, variance_precision
 from bedl.training.data import Fetched, Points, cast, global_batches, share_of, stream_seed
 from bedl.training.early_stopping import EarlyStopping
@@ -27,28 +27,9 @@ from bedl.training.step import GradientStep, Micro, Statistics
 if TYPE_CHECKING:
     from bedl.predictive import Predictive
 
-__all__ = ["Checkpoints", "Run", "Settings", "check_labels", "log_density"]
+__all__ = ["Run", "Settings", "check_labels", "log_density"]
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoints:
-    """Where and how often checkpoints are written.
-
-    Args:
-        directory: for this run alone.
-        every_steps: after so many optimiser steps; 0: only at the end of epochs.
-        keep: how many of the newest are kept.
-    """
-
-    directory: str | os.PathLike[str]
-    every_steps: int = 0
-    keep: int = 2
-
-    def __post_init__(self) -> None:
-        if self.every_steps < 0 or self.keep < 1:
-            raise ValueError("Checkpoints: every_steps is at least 0 and keep at least 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +94,7 @@ class Run:
         self.stop, self.stopped_early = False, False
         self.rows: list[Row] = []
         self.checkpoint: Path | None = None
+        self.pace = Pace(settings.checkpoints)
 
     def _compiles(self) -> bool:
         s, fabric = self.settings, self.fabric
@@ -137,20 +119,10 @@ class Run:
             self.watch.restore(self.method)
 
     def _resume(self) -> None:
-        places, resume = self.settings.checkpoints, self.settings.resume
-        newest = latest(Path(places.directory)) if places else None
-        if resume is False:
-            if newest is not None:
-                raise CheckpointError(
-                    f"{newest} is of an earlier run: go on with resume='auto', or use another directory"
-                )
-            return
-        path = newest if resume in (True, "auto") else Path(resume)  # type: ignore[arg-type]
+        path = resume_from(self.settings.checkpoints, self.settings.resume)
         if path is not None:
             state.load(self, path)
             self.checkpoint = path
-        elif resume is True:
-            raise CheckpointError("resume=True, but there is no checkpoint; resume='auto' would start anew")
 
     def _epoch(self) -> None:
         self.method.train()
@@ -254,7 +226,10 @@ class Run:
         places = self.settings.checkpoints
         if places is None:
             return
-        if end_of_epoch or (places.every_steps and self.step % places.every_steps == 0):
+        due = self.pace.due(self.step, end_of_epoch)
+        if self.fabric.world_size > 1:  # clocks differ
+            due = self.fabric.broadcast(due)
+        if due:
             self.checkpoint = state.save(self, Path(places.directory), places.keep)
 
     # -- scores -----------------------------------------------------------------------------------

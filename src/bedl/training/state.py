@@ -18,7 +18,7 @@ from bedl.training.data import stream_seed
 if TYPE_CHECKING:
     from bedl.training.run import Run
 
-__all__ = ["load", "load_weights", "save"]
+__all__ = ["build_of", "compare_settings", "load", "load_weights", "save", "save_weights"]
 
 _POSITION = ("epoch", "batch", "step", "loss_sum", "loss_points")
 
@@ -41,7 +41,7 @@ def save(run: Run, directory: Path, keep: int) -> Path:
             "early_stopping": run.watch.state_dict() if run.watch else None,
             "random": randoms,
             "settings": run.settings.fingerprint(run.points.n_train),
-            "build": _build(run.method),
+            "build": build_of(run.method),
             "torch": torch.__version__,
         }
         checkpoint.write(path, content)
@@ -53,9 +53,9 @@ def save(run: Run, directory: Path, keep: int) -> Path:
 def load(run: Run, path: Path) -> None:
     """Take up a run at a checkpoint. Everything is read and compared first; an error leaves the run as it was."""
     content = checkpoint.read(path)
-    _compare_settings(content["settings"], run.settings.fingerprint(run.points.n_train), path)
+    compare_settings(content["settings"], run.settings.fingerprint(run.points.n_train), path)
     _compare_tensors(content["method"], run.method, path)
-    if content["build"] != _build(run.method):
+    if content["build"] != build_of(run.method):
         raise CheckpointError(
             f"{path} was written with another network, head or objective of the same shapes; use the same ones, "
             "or start anew with another checkpoint directory"
@@ -77,23 +77,41 @@ def load(run: Run, path: Path) -> None:
         torch.manual_seed(stream_seed(run.settings.seed, fabric.global_rank, run.step))
 
 
-def _build(method: nn.Module) -> str:
+def build_of(method: nn.Module) -> str:
     """Layers, head and objective with their settings, as text; without the addresses of functions."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
+def save_weights(method: nn.Module, path: str | Path) -> None:
+    """Write the weights of a method, an ensemble too, to one file, whole or not at all; `load_weights` reads it.
+
+    Example:
+        >>> import tempfile, bedl
+        >>> from bedl.training import load_weights, save_weights
+        >>> one, two = (bedl.BEDL(bedl.GaussianLinear(3, 2), bedl.Normal(1)) for _ in range(2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_weights(one, f"{folder}/weights.safetensors")
+        ...     load_weights(two, f"{folder}/weights.safetensors")
+        >>> bool((one.net.weight_mean == two.net.weight_mean).all())
+        True
+    """
+    checkpoint.write(Path(path), {"method": dict(method.state_dict()), "build": build_of(method)})
+
+
 def load_weights(method: nn.Module, path: str | Path) -> None:
-    """Load only the weights of a checkpoint into a method of the same build, on whatever device that is.
+    """Load the weights of a checkpoint, or of `save_weights`, into a method of the same build, on any device.
 
     Raises:
         CheckpointError: if the file is damaged, from elsewhere, or of another network; the method is left as it was.
     """
     content = checkpoint.read(Path(path))
+    if "method" not in content:
+        raise CheckpointError(f"{path} is of several methods that were trained as one; resume that run instead")
     _compare_tensors(content["method"], method, Path(path))
     method.load_state_dict(content["method"])
 
 
-def _compare_settings(theirs: Mapping[str, Any], ours: Mapping[str, Any], path: Path) -> None:
+def compare_settings(theirs: Mapping[str, Any], ours: Mapping[str, Any], path: Path) -> None:
     different = [f"{key}={theirs.get(key)!r} (now {ours[key]!r})" for key in ours if theirs.get(key) != ours[key]]
     if different:
         raise CheckpointError(
