@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import bedl
-from bedl.deploy.exportable import named_outputs
 from bedl.deploy.runtime import OnnxModel
 from benchmarks.nets import NETS
 from benchmarks.structure import digits
@@ -26,7 +25,7 @@ def difference(method: bedl.BEDL, x: Tensor, points: Tensor) -> dict[str, float]
         largest: dict[str, float] = {}
         with bedl.frozen(method):
             for part in points.split(250):
-                expected = named_outputs(method.predict(part))
+                expected = method.predict(part).outputs()
                 for name, values in model.predict(part.numpy()).items():
                     worst = float((expected[name] - torch.as_tensor(values)).abs().max())
                     largest[name] = max(worst, largest.get(name, 0.0))

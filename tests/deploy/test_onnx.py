@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import bedl
-from bedl.deploy import Exportable, ExportError, OnnxModel, OutputFileError, export, export_program, named_outputs
+from bedl.deploy import Exportable, ExportError, OnnxModel, OutputFileError, export, export_program
 from bedl.deploy import onnx as onnx_room
-from bedl.deploy.exportable import prepare
+from bedl.deploy.exportable import ExportOptions, prepare
 from bedl.heads import Dirichlet, Sampled
 from tests.deploy.models import body, classification, ensemble, inputs, regression
 
@@ -22,7 +22,7 @@ def proto(path):
 
 
 def assert_agrees(outputs, prediction, tolerance=1e-4):
-    expected = named_outputs(prediction)
+    expected = prediction.outputs()
     assert set(outputs) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(outputs[name], value.numpy(), rtol=tolerance, atol=tolerance, err_msg=name)
@@ -105,13 +105,13 @@ def test_scaling_is_inside(tmp_path):
 def test_an_ensemble_for_classes_has_one_race():
     """The graph of three members is not three times as large; and mixes exactly as the ensemble does."""
     model = ensemble(lambda: classification(3))
-    prepared = prepare(model, inputs())
+    prepared = prepare(model, ExportOptions(inputs()))
     heads = [m for m in prepared.module.modules() if isinstance(m, bedl.Dirichlet)]
     assert len(heads) == 1
     assert_agrees(prepared.run(inputs()), model.predict(inputs()), 1e-6)
     # members with different heads are left as they are
     mixed = bedl.Ensemble([classification(3), classification(3, nodes=24)])
-    prepared = prepare(mixed, inputs())
+    prepared = prepare(mixed, ExportOptions(inputs()))
     assert sum(isinstance(m, bedl.Dirichlet) for m in prepared.module.modules()) == 2
 
 
@@ -127,13 +127,13 @@ class Estimator:
 
 def test_an_estimator_brings_its_own_example_and_names():
     estimator = Estimator()
-    prepared = prepare(estimator, metadata={"seen": 3})
+    prepared = prepare(estimator, ExportOptions(metadata={"seen": 3}))
     said = prepared.description
     assert (said.feature_names, said.target_names, said.metadata) == (("a", "b", "c", "d"), ("y",), {"seen": 3})
     assert torch.equal(prepared.example, inputs())
     assert_agrees(prepared.run(inputs()), estimator.method.predict(inputs()), 1e-6)
     with pytest.raises(ExportError, match="says it is for classification"):
-        prepare(Estimator("classification"))
+        prepare(Estimator("classification"), ExportOptions())
 
 
 def test_the_model_is_left_as_it_was(targets_file):

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from bedl import BEDL, GaussianLinear, Normal
-from bedl.deploy import OnnxModel, export, named_outputs
+from bedl.deploy import OnnxModel, export
 from bedl.deploy import onnx as onnx_room
-from bedl.deploy.exportable import prepare
+from bedl.deploy.exportable import ExportOptions, prepare
 from bedl.deploy.precision import eight_bits, store_weights
 from tests.deploy.models import inputs
 
@@ -27,7 +27,7 @@ def wide():
 def method_and_graph():
     """Captured once; the precision is a matter of what follows."""
     method = wide()
-    return method, onnx_room.to_onnx(prepare(method, inputs()))
+    return method, onnx_room.to_onnx(prepare(method, ExportOptions(inputs())))
 
 
 @pytest.mark.parametrize("precision, size, tolerance", [("float16", 0.7, 0.005), ("int8", 0.5, 0.05)])
@@ -40,7 +40,7 @@ def test_small_files_with_a_measured_loss(precision, size, tolerance, method_and
     model = OnnxModel(tmp_path / "m.onnx")
     assert model.precision == precision
     outputs = model.predict(x.numpy())
-    truth = {name: value.numpy() for name, value in named_outputs(method.predict(x)).items()}
+    truth = {name: value.numpy() for name, value in method.predict(x).outputs().items()}
     ratio = outputs["std"] / truth["std"]
     assert 1 - tolerance < ratio.min() <= ratio.max() < 1 + tolerance
     np.testing.assert_allclose(outputs["epistemic"], truth["epistemic"], rtol=4 * tolerance)

@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 
-from bedl.deploy import ModelFileError, OnnxModel, named_outputs, prediction_columns
+from bedl import tasks
+from bedl.deploy import ModelFileError, OnnxModel
 from bedl.deploy.schema import KEY
 from tests.closeness import assert_same_up_to_rounding
 from tests.deploy.models import inputs
@@ -17,9 +17,9 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # any import of it fails
 import numpy as np
-from bedl.deploy.runtime import OnnxModel, prediction_columns
+from bedl.deploy.runtime import OnnxModel
 model = OnnxModel(sys.argv[1], threads=1)
-columns = prediction_columns(model.task, model.predict(np.load(sys.argv[2])), model.class_names, model.target_names)
+columns = model.predict_columns(np.load(sys.argv[2]))
 np.savez(sys.argv[3], **columns)
 heavy = {"torch", "pandas", "sklearn", "scipy", "onnx", "lightning_fabric"} & {n for n, m in sys.modules.items() if m}
 assert not heavy, heavy
@@ -123,35 +123,18 @@ def test_files_that_are_no_models(classes_file, tmp_path):
         OnnxModel(classes_file[0], threads=0)
 
 
-def test_columns_for_targets():
-    outputs = {
-        "mean": np.array([[1.0, 10.0]]), "std": np.array([[0.5, 5.0]]), "aleatoric": np.array([[0.16, 16.0]]),
-        "epistemic": np.array([[0.09, 9.0]]),
-    }  # fmt: skip
-    columns = prediction_columns("regression", outputs, target_names=["a", "b"], coverage=0.5)
-    names = "prediction std lower upper aleatoric_std epistemic_std".split()
-    assert list(columns) == [f"{name}_{target}" for target in "ab" for name in names]
-    assert columns["lower_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.25))
-    assert columns["upper_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.75))
-    assert (columns["aleatoric_std_a"][0], columns["epistemic_std_b"][0]) == pytest.approx((0.4, 3.0))
-    with pytest.raises(ValueError, match="coverage"):
-        prediction_columns("regression", outputs, coverage=90)
-    with pytest.raises(ValueError, match="1 target names for 2"):
-        prediction_columns("regression", outputs, target_names=["a"])
-
-
 def test_columns_of_a_prediction_by_pytorch(classes_file, targets_file):
     x = inputs(50)
     prediction = targets_file[1].predict(x)
-    outputs = {name: value.numpy() for name, value in named_outputs(prediction).items()}
-    columns = prediction_columns("regression", outputs, target_names=["price"], coverage=0.9)
+    outputs = {name: value.numpy() for name, value in prediction.outputs().items()}
+    columns = tasks.get("regression").columns(outputs, ["price"], coverage=0.9)
     lower, upper = prediction.interval(0.9)
     np.testing.assert_allclose(columns["lower"], lower[:, 0].numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(columns["upper"], upper[:, 0].numpy(), rtol=1e-4, atol=1e-5)
 
     prediction = classes_file[1].predict(x)
-    outputs = {name: value.numpy() for name, value in named_outputs(prediction).items()}
-    columns = prediction_columns("classification", outputs, class_names=[3, 5, 9])
+    outputs = {name: value.numpy() for name, value in prediction.outputs().items()}
+    columns = tasks.get("classification").columns(outputs, [3, 5, 9])
     assert columns["prediction"].tolist() == [[3, 5, 9][i] for i in prediction.label]
     assert list(columns)[1:4] == ["entropy", "aleatoric_entropy", "epistemic_entropy"]
     assert_same_up_to_rounding(columns["aleatoric_entropy"] + columns["epistemic_entropy"], columns["entropy"], ulps=2)

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from bedl.report import ClassificationResults, Examples, ReportError, render, score
+from bedl.report import ClassificationResults, Examples, ResultsError, render, score
 from tests.report.data import SCRIPT, classification, nasty_classification, nasty_regression, regression
 
 PAGES = {
@@ -248,7 +248,7 @@ def test_given_scores_replace_and_add():
     assert "−123.4" in text
     assert "Epochs" in text
     assert "Kind <b>" in text  # shown, not obeyed
-    with pytest.raises(ReportError, match="number"):
+    with pytest.raises(ResultsError, match="number"):
         render(regression(), {"nll": "<b>"})
 
 
@@ -264,7 +264,7 @@ def test_an_exact_likelihood_is_used():
     results = ClassificationResults(probabilities, zero, zero, zero, ["a", "b"], np.array([0, 1, -1]))
     assert score(results)["nll"] == math.inf
     assert "∞" in render(results)
-    exact = dataclasses.replace(results, log_probabilities_of_labels=np.array([0.0, -200.0, np.nan]))
+    exact = dataclasses.replace(results, log_density=np.array([0.0, -200.0, np.nan]))
     assert score(exact)["nll"] == 100.0
 
 
@@ -279,7 +279,7 @@ def test_names_from_data_are_shown_as_text():
 
 
 def test_other_things_are_refused():
-    with pytest.raises(ReportError, match="not dict"):
+    with pytest.raises(ResultsError, match="not dict"):
         render({})
 
 

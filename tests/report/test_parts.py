@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bedl.report import ReportError, png, svg
+from bedl.report import ResultsError, png, svg
 from bedl.report.text import data, number, table, text
 
 
@@ -86,7 +86,7 @@ def test_a_frame_holds_its_values(values, zero):
 
 
 def test_a_frame_that_cannot_be_drawn_is_refused():
-    with pytest.raises(ReportError, match="no plot"):
+    with pytest.raises(ResultsError, match="no plot"):
         svg.Frame(0, math.inf, 0, 1)
 
 

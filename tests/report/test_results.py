@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bedl.report import ClassificationResults, Examples, RegressionResults, ReportError, concatenate, score
+from bedl.report import ClassificationResults, Examples, RegressionResults, ResultsError, concatenate, score
 from tests.report.data import classification, regression
 
 
@@ -42,9 +42,9 @@ def test_notes_of_parts_are_joined_once():
 
 def test_parts_with_and_without_labels_are_refused():
     whole = regression(ood=False)
-    with pytest.raises(ReportError, match="NaN"):
+    with pytest.raises(ResultsError, match="NaN"):
         concatenate([cut(whole, 0, 5), dataclasses.replace(cut(whole, 5, 9), y=None)])
-    with pytest.raises(ReportError, match="no rows"):
+    with pytest.raises(ResultsError, match="no rows"):
         concatenate([])
 
 
@@ -66,7 +66,7 @@ def with_nan(values):
     ],
 )
 def test_targets_that_do_not_fit_are_refused(changes, says):
-    with pytest.raises(ReportError, match=says):
+    with pytest.raises(ResultsError, match=says):
         regression(**changes)
 
 
@@ -79,24 +79,24 @@ def test_targets_that_do_not_fit_are_refused(changes, says):
         ({"labels": np.full(80, 4)}, "0 to 3"),
         ({"labels": np.full(80, 1.0)}, "integers"),
         ({"labels": np.zeros(3, int)}, "labels has shape"),
-        ({"labels": None, "log_probabilities_of_labels": np.zeros(80)}, "needs labels"),
+        ({"labels": None, "log_density": np.zeros(80)}, "without labels"),
     ],
 )
 def test_classes_that_do_not_fit_are_refused(changes, says):
-    with pytest.raises(ReportError, match=says):
+    with pytest.raises(ResultsError, match=says):
         classification(**changes)
 
 
 def test_other_classes_out_of_domain_are_refused():
-    with pytest.raises(ReportError, match="another number of classes"):
+    with pytest.raises(ResultsError, match="another number of classes"):
         dataclasses.replace(classification(), ood=classification(classes=3))
 
 
 def test_nothing_is_refused():
     empty = np.zeros(0)
-    with pytest.raises(ReportError, match="no rows"):
+    with pytest.raises(ResultsError, match="no rows"):
         RegressionResults(*[empty] * 6)
-    with pytest.raises(ReportError, match="no rows"):
+    with pytest.raises(ResultsError, match="no rows"):
         ClassificationResults(np.zeros((0, 2)), empty, empty, empty, ["a", "b"])
 
 
@@ -111,5 +111,5 @@ def test_nothing_is_refused():
     ],
 )
 def test_examples_that_do_not_fit_are_refused(make, says):
-    with pytest.raises(ReportError, match=says):
+    with pytest.raises(ResultsError, match=says):
         make()

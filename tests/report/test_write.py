@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bedl.report import ReportError, ReportExistsError, render, write_report
+from bedl.report import ReportExistsError, ResultsError, render, write_report
 from tests.report.data import classification, regression
 
 
@@ -25,9 +25,9 @@ def test_the_file_is_written_whole_and_never_over_another(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    with pytest.raises(ReportError, match="no folder"):
+    with pytest.raises(ResultsError, match="no folder"):
         write_report(regression(), tmp_path / "missing" / "page.html")
-    with pytest.raises(ReportError, match="is a folder"):
+    with pytest.raises(ResultsError, match="is a folder"):
         write_report(regression(), tmp_path)
 
     def full(handle):

@@ -11,6 +11,7 @@ from bedl.cli.screen import bar, print_json, print_scores, say_notes
 
 if TYPE_CHECKING:
     from bedl.cli.models import TableModel
+    from bedl.tasks import Results
 
 __all__ = ["evaluate", "predicted"]
 
@@ -41,11 +42,11 @@ def evaluate(
       bedl evaluate model.onnx test.parquet --json
     """
     from bedl.cli.models import open_model
-    from bedl.report import score
+    from bedl.tasks import score
 
     opened = open_model(model)
-    whole, exact = predicted(opened, data, ood, coverage, unseen, extra, root)
-    scores = {**score(whole), **exact}
+    whole = predicted(opened, data, ood, coverage, unseen, extra, root)
+    scores = score(whole)
     if as_json:
         about = {"model": opened.name, "data": data, "ood": ood, "task": opened.encoder.task}
         print_json({**about, "target": opened.encoder.target, "rows": len(whole), "scores": scores})
@@ -64,16 +65,16 @@ def predicted(
     root: Path | None,
     examples: bool = False,
     need_target: bool = True,
-) -> tuple[Any, dict[str, float]]:
-    """Results for a table, with those for a foreign one inside, and scores that are known more exactly."""
-    from bedl.cli.predicting import exact_scores, results
+) -> Results:
+    """The record of a table, with that of a foreign one inside."""
+    from bedl.cli.predicting import results
     from bedl.data import open_table
 
     table, foreign = open_table(data, root), None if ood is None else open_table(ood, root)
     about = {"model": model.name, "data": table.name, **({} if foreign is None else {"out-of-domain": foreign.name})}
     with_target = need_target or model.encoder.has_target(table.columns)
     with bar("predicting", table.n_rows) as advance:
-        whole, density = results(
+        whole = results(
             model, table, coverage, unseen, extra,
             with_target=with_target, about=about, examples=examples, progress=advance,
         )  # fmt: skip
@@ -81,11 +82,11 @@ def predicted(
     if foreign is not None:
         # These rows are foreign on purpose: what training did not see is taken as it comes.
         with bar("predicting out-of-domain", foreign.n_rows) as advance:
-            other, _ = results(
+            other = results(
                 model, foreign, coverage, "ignore", "ignore", with_target=False, examples=examples, progress=advance
             )
-        whole = dataclasses.replace(whole, ood=other)  # type: ignore[arg-type]
-    return whole, exact_scores(whole, density)
+        whole = dataclasses.replace(whole, ood=other)
+    return whole
 
 
 def _refuse_unlabelled(whole: Any, name: str, need_target: bool) -> None:

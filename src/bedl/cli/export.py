@@ -50,10 +50,11 @@ def export(
     opened = open_model(model)
     if not isinstance(opened, EstimatorModel):
         raise BEDLError(f"{model} is an ONNX file already. Give the folder that 'bedl fit' made")
+    from bedl import tasks
     from bedl.deploy import export as write
 
     encoder = opened.encoder
-    names = {"target_names": [encoder.target]} if encoder.classes is None else {"class_names": encoder.classes}
+    names = {f"{tasks.get(encoder.task).named}_names": encoder.names}
     written = write(
         opened.estimator, onnx, feature_names=encoder.feature_names, precision=precision, overwrite=overwrite,
         metadata={"encoder": encoder.to_dict()}, **names,  # type: ignore[arg-type]

@@ -156,7 +156,9 @@ def _run(fitting: Fitting, device: str) -> dict:
 
 
 def _say_columns(encoder: TableEncoder) -> None:
-    what = encoder.task if encoder.classes is None else f"{encoder.task}, {len(encoder.classes)} classes"
+    from bedl import tasks
+
+    what = tasks.get(encoder.task).describe(encoder.names)
     kinds = Counter(column["kind"] for column in encoder.to_dict()["columns"])
     columns = ", ".join(f"{count} of {_KINDS.get(kind, kind)}" for kind, count in kinds.items())
     say(f"Target {encoder.target!r}: {what}. Columns: {columns}.")

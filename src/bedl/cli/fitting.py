@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bedl import tasks
 from bedl.cli.model_folder import (
     CARD,
     WEIGHTS,
@@ -144,7 +145,7 @@ class Fitting:
             if not (folder / "complete").exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 x, y = encode_to_memmap(self.table, self.encoder, folder, advance)
-                _split(x, y, self.settings, self.encoder.classes is not None, folder)
+                _split(x, y, self.settings, tasks.get(self.encoder.task).column == "class", folder)
                 (folder / "complete").touch()
         except BaseException as error:
             if isinstance(error, Exception):
@@ -155,13 +156,12 @@ class Fitting:
 
     def train(self, rows: Rows, device: str, callbacks: tuple[Any, ...]) -> Any:
         """The fitted estimator; goes on from a checkpoint that is there."""
-        from bedl.estimators import BEDLClassifier, BEDLRegressor
+        import bedl.estimators
 
         assert self.encoder is not None
-        s = self.settings
-        kind: Any = BEDLRegressor if self.encoder.classes is None else BEDLClassifier
-        estimator = kind(
-            s.hidden, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
+        s, task = self.settings, tasks.get(self.encoder.task)
+        estimator = getattr(bedl.estimators, task.estimator)(
+            s.hidden, **task.options, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
             epochs="auto" if s.epochs is None else s.epochs, device=device,
             checkpoint=self.partial / "checkpoints", callbacks=callbacks, random_state=s.seed,
         )  # fmt: skip

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from bedl import tasks
 from bedl.cli.model_folder import WEIGHTS, ModelFolderError, partial_of, read_card
 from bedl.data import TableEncoder
-from bedl.deploy.runtime import OnnxModel, prediction_columns
+from bedl.deploy.runtime import OnnxModel
 from bedl.deploy.schema import ModelFileError
+from bedl.tasks import Quantities
 
-__all__ = ["EstimatorModel", "OnnxTableModel", "Prediction", "TableModel", "open_model"]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What is predicted for some rows.
-
-    Attributes:
-        columns: as `bedl.deploy.prediction_columns` names them.
-        probabilities: shape (n, classes); None in regression.
-        log_density: log p(y|x), if targets were given and the model can say it exactly. shape: (n,)
-        pit: predicted cdf at the targets, likewise. shape: (n,)
-    """
-
-    columns: dict[str, np.ndarray]
-    probabilities: np.ndarray | None = None
-    log_density: np.ndarray | None = None
-    pit: np.ndarray | None = None
+__all__ = ["EstimatorModel", "OnnxTableModel", "TableModel", "open_model"]
 
 
 class TableModel(Protocol):
@@ -39,8 +23,14 @@ class TableModel(Protocol):
     name: str
     encoder: TableEncoder
 
-    def predict(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Prediction:
-        """Predictions for encoded rows; `y` are their targets, NaN or -1 where not known."""
+    def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
+        """What is predicted for encoded rows, by name.
+
+        Args:
+            x: the encoded rows. shape: (n, features)
+            coverage: share of the targets that intervals are to hold.
+            y: their targets, marked where not known, if `log_density` and `cdf` are wanted. shape: (n, *targets)
+        """
 
 
 def open_model(path: Path) -> TableModel:
@@ -77,27 +67,20 @@ class EstimatorModel:
             raise ModelFolderError(f"{folder}: the files do not belong together. Copy the folder again, or train again")
         return cls(str(folder), estimator, encoder)
 
-    def predict(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Prediction:
+    def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
         import torch
 
-        from bedl.deploy import named_outputs
-
-        encoder = self.encoder
         with torch.no_grad():
             prediction: Any = self.estimator.predict_dist(x)
-            outputs = {name: values.numpy() for name, values in named_outputs(prediction).items()}
-            columns = prediction_columns(encoder.task, outputs, encoder.classes, [encoder.target], coverage)  # type: ignore[arg-type]
-            if encoder.task == "classification":
-                logs = None if y is None else prediction.log_prob(torch.from_numpy(np.maximum(y, 0))).numpy()
-                return Prediction(columns, outputs["probabilities"], logs)
-            lower, upper = prediction.interval(coverage)
-            columns |= {"lower": lower[:, 0].numpy(), "upper": upper[:, 0].numpy()}
-            if y is None:
-                return Prediction(columns)
-            targets = torch.from_numpy(np.nan_to_num(y, nan=0.0))[:, None]
-            return Prediction(
-                columns, None, prediction.log_prob(targets).numpy(), prediction.cdf(targets)[:, 0].numpy()
-            )
+            found = prediction.outputs()
+            if hasattr(prediction, "interval"):
+                found["lower"], found["upper"] = prediction.interval(coverage)
+            if y is not None:
+                targets = torch.from_numpy(tasks.get(self.encoder.task).filled(y))
+                found["log_density"] = prediction.log_prob(targets)
+                if hasattr(prediction, "cdf"):
+                    found["cdf"] = prediction.cdf(targets)
+        return {name: values.numpy() for name, values in found.items()}
 
 
 class OnnxTableModel:
@@ -107,10 +90,8 @@ class OnnxTableModel:
         self.name, self.model = str(path), OnnxModel(path)
         self.encoder = _encoder_of(self.model)
 
-    def predict(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Prediction:
-        encoder, outputs = self.encoder, self.model.predict(x)
-        columns = prediction_columns(self.model.task, outputs, encoder.classes, [encoder.target], coverage)
-        return Prediction(columns, outputs.get("probabilities"))
+    def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
+        return self.model.predict(x)
 
 
 def _encoder_of(model: OnnxModel) -> TableEncoder:
@@ -120,21 +101,27 @@ def _encoder_of(model: OnnxModel) -> TableEncoder:
             encoder = TableEncoder.from_dict(model.metadata["encoder"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ModelFileError(f"{model.path}: {error}") from None
-    elif model.feature_names is not None and (model.task == "classification" or model.n_outputs == 1):
-        from bedl.data.columns import NumberColumn
-        from bedl.data.target import Target
-
-        columns = [NumberColumn(name, mean=0.0, has_missing=False) for name in model.feature_names]
-        classes = None
-        if model.task == "classification":
-            classes = [str(name) for name in model.class_names or range(model.n_outputs)]
-        encoder = TableEncoder(columns, Target((model.target_names or ["target"])[0], model.task, classes))
+    elif model.feature_names is not None:
+        encoder = _plain_encoder(model)
     else:
         raise ModelFileError(
             f"{model.path} does not say which columns of a table it takes. Write it with 'bedl export', or name its "
             "features: bedl.deploy.export(model, path, feature_names=…)"
         )
-    outputs = len(encoder.classes) if encoder.classes is not None else 1
+    outputs = len(encoder.names)
     if (encoder.task, (encoder.n_features,), outputs) != (model.task, model.input_shape, model.n_outputs):
         raise ModelFileError(f"{model.path}: the graph and its description do not fit together. Export the model again")
     return encoder
+
+
+def _plain_encoder(model: OnnxModel) -> TableEncoder:
+    """Features as they are, by their names."""
+    from bedl.data.columns import NumberColumn
+    from bedl.data.target import Target
+
+    columns = [NumberColumn(name, mean=0.0, has_missing=False) for name in model.feature_names or ()]
+    names = [str(name) for name in model.names or range(model.n_outputs)]
+    if tasks.get(model.task).named == "class":
+        return TableEncoder(columns, Target("target", model.task, classes=names))
+    several = names if len(names) > 1 else None
+    return TableEncoder(columns, Target(", ".join(names), model.task, several=several))

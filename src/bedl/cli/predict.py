@@ -48,24 +48,24 @@ def predict(
       bedl predict houses-model new.csv --unseen ignore | head
     """
     from bedl.cli.models import open_model
-    from bedl.cli.predicting import predictions
+    from bedl.cli.predicting import predicted_columns
     from bedl.data import TableStream, TableWriter, open_table
 
     started = time.monotonic()
     opened, table = open_model(model), open_table(data, root)
-    parts = predictions(opened, table, coverage, unseen, extra)
+    parts = predicted_columns(opened, table, coverage, unseen, extra)
     if out is None:
         stream = TableStream(sys.stdout.buffer, ".jsonl" if as_json else ".csv")
         for part in parts:
-            stream.write(part.columns)
+            stream.write(part)
         stream.finish()
         sys.stdout.buffer.flush()
         return
     with TableWriter(out, overwrite) as writer, bar("predicting", table.n_rows) as advance:
         for part in parts:
-            writer.write(part.columns)
-            advance(len(part.columns["prediction"]))
-        columns = list(part.columns)
+            writer.write(part)
+            advance(len(next(iter(part.values()))))
+        columns = list(part)
     if as_json:
         seconds = round(time.monotonic() - started, 3)
         print_json({"predictions": str(out), "rows": writer.rows, "columns": columns, "seconds": seconds})

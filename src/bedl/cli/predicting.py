@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bedl.cli.models import Prediction, TableModel
+from bedl import tasks
+from bedl.cli.models import TableModel
 from bedl.data import Table, TableEncoder
+from bedl.tasks import Examples, Results, concatenate, score
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bedl.report import ClassificationResults, Examples, RegressionResults
-
-__all__ = ["batch_rows", "exact_scores", "predictions", "results", "scores_of_encoded"]
+__all__ = ["batch_rows", "predicted_columns", "results", "scores_of_encoded"]
 
 NUMBERS = 2**22  # that a batch of features holds
 EXAMPLES = 20  # rows of each batch that a page may show
@@ -32,12 +32,14 @@ def batch_rows(n_features: int) -> int:
     return min(65_536, max(1, NUMBERS // n_features))
 
 
-def predictions(
+def predicted_columns(
     model: TableModel, table: Table, coverage: float = 0.9, unseen: str = "error", extra: str = "error"
-) -> Iterator[Prediction]:
-    """Predictions for the rows of a table, in order."""
+) -> Iterator[dict[str, np.ndarray]]:
+    """Predictions for the rows of a table as the columns of another, in order, batch by batch."""
+    encoder, task = model.encoder, tasks.get(model.encoder.task)
     for batch, first_row in _batches(model, table, extra):
-        yield model.predict(model.encoder.features(batch, unseen, extra, first_row), coverage)
+        quantities = model.quantities(encoder.features(batch, unseen, extra, first_row), coverage)
+        yield task.columns(quantities, encoder.names, coverage)
 
 
 def results(
@@ -51,61 +53,48 @@ def results(
     about: Mapping[str, str] | None = None,
     examples: bool = False,
     progress: Callable[[int], object] = lambda count: None,
-) -> tuple[RegressionResults | ClassificationResults, np.ndarray | None]:
-    """All predictions as the results that are scored and shown, and the exact log p(y|x) of each row if known.
+) -> Results:
+    """All predictions as the record that is scored and shown.
 
     Args:
+        model: the model to ask.
+        table: the rows to predict.
+        coverage: share of the targets that intervals are to hold.
+        unseen, extra: what to do about values and columns that training did not have, see `TableEncoder.features`.
         with_target: compare with the targets; rows without one are predicted and not scored.
         about: see `bedl.report`.
         examples: keep what the most uncertain rows look like.
         progress: called with the rows done since the last call.
     """
-    from bedl.report import concatenate
-
-    parts, densities = [], []
+    parts = []
     for batch, first_row in _batches(model, table, extra):
         x = model.encoder.features(batch, unseen, extra, first_row)
-        y = _targets(model.encoder, batch, first_row) if with_target else None
-        prediction = model.predict(x, coverage, y)
-        part = _part(model.encoder, prediction, y, coverage)
+        part = _record(model, x, _targets(model.encoder, batch, first_row) if with_target else None, coverage)
         if examples:
             part = _with_examples(part, model.encoder, batch)
         parts.append(part)
-        densities.append(prediction.log_density)
         progress(len(batch))
-    whole: Any = concatenate(parts, examples=EXAMPLES)
-    facts = {"about": dict(about or {}), "title": f"How sure is the model about {model.encoder.target}?"}
+    whole = concatenate(parts, examples=EXAMPLES)
+    facts: dict[str, Any] = {"about": dict(about or {}), "title": f"How sure is the model about {whole.target_name}?"}
     unlabelled = int((~whole.labelled).sum()) if with_target else 0
     if unlabelled:
         facts["notes"] = (f"{unlabelled} rows have no target; they are predicted and not scored.",)
-    return replace(whole, **facts), _joined(densities)
-
-
-def exact_scores(whole: RegressionResults | ClassificationResults, log_density: np.ndarray | None) -> dict[str, float]:
-    """The likelihood of a prediction that need not be normal, to take the place of the one from mean and std."""
-    if log_density is None or not whole.labelled.any():
-        return {}
-    return {"nll": float(-log_density[whole.labelled].mean())}
+    return replace(whole, **facts)
 
 
 def scores_of_encoded(model: TableModel, x: np.ndarray, y: np.ndarray, coverage: float = 0.9) -> dict[str, float]:
-    """The scores of rows that are encoded already. x shape: (n, features), y shape: (n,)"""
-    from bedl.report import concatenate, score
-
-    parts, densities = [], []
+    """The scores of rows that are encoded already. x shape: (n, features), y shape: (n, *targets)"""
     step = batch_rows(x.shape[1])
-    for start in range(0, len(x), step):
-        targets = np.array(y[start : start + step])
-        prediction = model.predict(np.array(x[start : start + step]), coverage, targets)
-        parts.append(_part(model.encoder, prediction, targets, coverage))
-        densities.append(prediction.log_density)
-    whole: Any = concatenate(parts)
-    return {**score(whole), **exact_scores(whole, _joined(densities))}
+    starts = range(0, len(x), step)
+    parts = [_record(model, np.array(x[i : i + step]), np.array(y[i : i + step]), coverage) for i in starts]
+    return score(concatenate(parts))
 
 
-def _joined(densities: list[np.ndarray | None]) -> np.ndarray | None:
-    known = [density for density in densities if density is not None]
-    return np.concatenate(known) if len(known) == len(densities) else None
+def _record(model: TableModel, x: np.ndarray, y: np.ndarray | None, coverage: float) -> Results:
+    encoder = model.encoder
+    quantities = model.quantities(x, coverage, y)
+    task = tasks.get(encoder.task)
+    return task.results(quantities, y, names=encoder.names, target=encoder.target, coverage=coverage)
 
 
 def _batches(model: TableModel, table: Table, extra: str) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -117,39 +106,15 @@ def _batches(model: TableModel, table: Table, extra: str) -> Iterator[tuple[pa.R
 
 
 def _targets(encoder: TableEncoder, batch: pa.RecordBatch, first_row: int) -> np.ndarray:
-    """Targets, NaN or -1 where there is none. shape: (rows,)"""
+    """Targets, marked as missing where there is none. shape: (rows, *targets)"""
     known = encoder.labelled(batch)
     if known.all():
         return encoder.targets(batch, first_row)
-    empty = np.full(len(batch), -1, dtype=np.int64) if encoder.classes is not None else np.full(len(batch), np.nan)
+    task = tasks.get(encoder.task)
+    marked: np.ndarray = np.full((len(batch), *encoder.target_shape), task.missing, dtype=task.dtype)
     if known.any():
-        empty[known] = encoder.targets(batch.filter(known), first_row)
-    return empty
-
-
-def _part(
-    encoder: TableEncoder, prediction: Prediction, y: np.ndarray | None, coverage: float
-) -> RegressionResults | ClassificationResults:
-    from bedl.report import ClassificationResults, RegressionResults
-
-    columns = prediction.columns
-    if prediction.probabilities is not None:
-        assert encoder.classes is not None
-        return ClassificationResults(
-            prediction.probabilities,
-            entropy=columns["entropy"],
-            aleatoric_entropy=columns["aleatoric_entropy"],
-            epistemic_entropy=columns["epistemic_entropy"],
-            class_names=encoder.classes,
-            labels=y,
-            log_probabilities_of_labels=prediction.log_density,
-            target_name=encoder.target,
-        )
-    names = ("std", "aleatoric_std", "epistemic_std", "lower", "upper")
-    spread: dict[str, Any] = {name: columns[name] for name in names}
-    return RegressionResults(
-        columns["prediction"], **spread, y=y, pit=prediction.pit, level=coverage, target_name=encoder.target
-    )
+        marked[known] = encoder.targets(batch.filter(known), first_row)
+    return marked
 
 
 def _with_examples(part: Any, encoder: TableEncoder, batch: pa.RecordBatch) -> Any:
@@ -158,8 +123,6 @@ def _with_examples(part: Any, encoder: TableEncoder, batch: pa.RecordBatch) -> A
 
 
 def _examples(encoder: TableEncoder, rows: pa.RecordBatch, index: np.ndarray) -> Examples:
-    from bedl.report import Examples
-
     shape = encoder.image_shape
     if shape is None or not (len(shape) == 2 or shape[0] in (1, 3)):
         return Examples({name: rows.column(name).to_pylist() for name in encoder.columns}, None, index)

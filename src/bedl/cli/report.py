@@ -46,9 +46,9 @@ def report(
         raise ReportExistsError(f"{out} exists. Choose another name (--out), or replace it (--overwrite)")
     refuse_unwritable(out, overwrite)
     opened = open_model(model)
-    whole, exact = predicted(opened, data, ood, coverage, unseen, extra, root, examples=True, need_target=False)
-    written = write_report(whole, out, scores=exact, overwrite=overwrite)
+    whole = predicted(opened, data, ood, coverage, unseen, extra, root, examples=True, need_target=False)
+    written = write_report(whole, out, overwrite=overwrite)
     if as_json:
-        print_json({"page": str(written.resolve()), "rows": len(whole), "scores": {**score(whole), **exact}})
+        print_json({"page": str(written.resolve()), "rows": len(whole), "scores": score(whole)})
     else:
         say(f"The page is {written.resolve()}")

@@ -45,15 +45,16 @@ def print_scores(scores: Mapping[str, float], title: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from bedl.report import MEANINGS
     from bedl.report.text import number, percent
+    from bedl.tasks import meanings
 
     table = Table(title=Text(_harmless(title)), title_justify="left", box=None, pad_edge=False)
     table.add_column("score", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("meaning", style="dim")
+    known = meanings()
     for name, value in scores.items():
-        meaning = MEANINGS[name]
+        meaning = known[name]
         table.add_row(meaning.label, percent(value) if meaning.share else number(value), meaning.note)
     Console(highlight=False).print(table)
 

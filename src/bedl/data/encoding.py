@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bedl import tasks
 from bedl.data import parsing
 from bedl.data.columns import Column, Where, column_from_dict, column_to_dict
 from bedl.data.deciding import decide
@@ -29,7 +30,9 @@ class TableEncoder:
     Attributes:
         columns: raw columns that the features are made of.
         feature_names: names of the encoded features, in order.
-        target, task, classes: the target column, "regression" or "classification", and class names or None.
+        target, target_columns: the target column, or the names of several in a row, and these as a list.
+        task: the name of the task, see `bedl.tasks`.
+        classes, names: class names or None; what the entries of a prediction are called, classes or target columns.
         notes: sentences on what was done with the columns.
         n_rows: rows of the training table that have a target.
         image_shape: shape of an image, if the features are its pixels.
@@ -58,12 +61,13 @@ class TableEncoder:
         self.feature_names = _distinct([name for column in columns for name in column.features])
         self.n_features = len(self.feature_names)
         self.target, self.task, self.classes = target.name, target.task, target.classes
+        self.target_columns, self.names, self.target_shape = target.columns, target.names, target.shape
 
     @classmethod
     def fit(
         cls,
         table: Table,
-        target: str,
+        target: str | Sequence[str],
         task: str = "auto",
         ignore: Collection[str] = (),
         categorical: Collection[str] = (),
@@ -74,22 +78,25 @@ class TableEncoder:
         """Decides how to read the table, in one streaming pass, and a second one over columns of text.
 
         Args:
-            target: the column to predict.
-            task: "regression", "classification", or "auto": text, booleans and few distinct whole numbers are classes.
+            table: the table to learn from.
+            target: the column to predict; or several, each of 0 and 1, yes and no, true and false.
+            task: the name of a task, or "auto": text, booleans and few distinct whole numbers are classes.
             ignore: columns to leave out.
             categorical: columns whose values are labels, even if they look like numbers.
             max_categories: the most frequent ones get features of their own, the rest share one.
             drop_missing_target: leave out rows without a target, instead of an error.
             progress: called with the number of rows read, after every batch.
         """
-        _check_arguments(table, target, task, ignore, categorical)
+        targets = [target] if isinstance(target, str) else list(target)
+        _check_arguments(table, targets, task, ignore, categorical)
         names = [name for name in table.columns if name not in ignore]
-        surveys = survey(table, names, set(categorical) - {target}, target, task, progress)
-        own = surveys.pop(target)
+        numeric = task != "auto" and tasks.get(task).column == "number"
+        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress)
+        own = {name: surveys.pop(name) for name in targets}
         text = [name for name, column in surveys.items() if column.kind == "category"]
-        text_target = [target] if own.kind in ("category", "boolean") else []
-        counts = count_labels(table, text + text_target, progress)
-        decided, notes = decide_target(own, counts.get(target), task, drop_missing_target)
+        text += [name for name, column in own.items() if column.kind in ("category", "boolean")]
+        counts = count_labels(table, text, progress)
+        decided, notes = decide_target(own, counts, task, drop_missing_target)
         columns: list[Column] = []
         keep_constant = table.image_shape is not None  # an image keeps its corners
         for name, column in surveys.items():
@@ -98,12 +105,13 @@ class TableEncoder:
             notes += said
         if not columns:
             raise DataError(
-                f"{table.name} has no column left to predict {listed([target])} from" + "".join(f"; {n}" for n in notes)
+                f"{table.name} has no column left to predict {listed(targets)} from" + "".join(f"; {n}" for n in notes)
             )
         used = {column.name for column in columns}
-        unused = [name for name in table.columns if name not in used and name != target]
+        unused = [name for name in table.columns if name not in used and name not in targets]
         shape = table.image_shape if len(columns) == np.prod(table.image_shape or (0,)) else None
-        return cls(columns, decided, unused, notes, own.present, drop_missing_target, shape)
+        rows = min(column.present for column in own.values())
+        return cls(columns, decided, unused, notes, rows, drop_missing_target, shape)
 
     # -- batches → numbers ------------------------------------------------------------------------
     def features(
@@ -130,18 +138,18 @@ class TableEncoder:
         return out
 
     def targets(self, batch: pa.RecordBatch, first_row: int = 0) -> np.ndarray:
-        """The targets of a batch: float64 values, or int64 codes of the classes. shape: (rows,)"""
+        """The targets of a batch: values or codes of the classes, as the task stores them. shape: (rows, *targets)"""
         self._check_target(batch.schema.names)
-        return self._target.encode(batch.column(self.target), first_row)
+        return self._target.encode(batch, first_row)
 
     def labelled(self, batch: pa.RecordBatch) -> np.ndarray:
         """True where the target is not missing. shape: (rows,)"""
         self._check_target(batch.schema.names)
-        return ~self._target.missing(batch.column(self.target))
+        return ~self._target.missing(batch)
 
     def has_target(self, columns: Collection[str]) -> bool:
-        """Whether the target is among these columns."""
-        return self.target in columns
+        """Whether every target is among these columns."""
+        return set(self.target_columns) <= set(columns)
 
     def check_columns(self, names: Sequence[str], extra: str = "error") -> None:
         """An error unless a table with these columns can be encoded."""
@@ -153,7 +161,7 @@ class TableEncoder:
             )
         if len(set(names)) < len(names):
             raise DataError("the table has several columns of the same name. Give each column a name of its own")
-        new = sorted(set(names) - {*self.columns, *self._unused, self.target})
+        new = sorted(set(names) - {*self.columns, *self._unused, *self.target_columns})
         if new and extra == "error":
             raise DataError(
                 f"training saw no column(s) {listed(new)}. Leave them out of the table, or ignore them (--extra ignore)"
@@ -161,7 +169,8 @@ class TableEncoder:
 
     def _check_target(self, names: Sequence[str]) -> None:
         if not self.has_target(names):
-            raise DataError(f"the table lacks the target {listed([self.target])}. Add the column to compare with it")
+            absent = [name for name in self.target_columns if name not in names]
+            raise DataError(f"the table lacks the target {listed(absent)}. Add the column to compare with it")
 
     # -- as JSON ----------------------------------------------------------------------------------
     def to_dict(self) -> dict[str, Any]:
@@ -205,11 +214,14 @@ class TableEncoder:
 
 
 def _check_arguments(
-    table: Table, target: str, task: str, ignore: Collection[str], categorical: Collection[str]
+    table: Table, targets: Sequence[str], task: str, ignore: Collection[str], categorical: Collection[str]
 ) -> None:
-    if task not in ("auto", "regression", "classification"):
-        raise DataError(f"the task is 'auto', 'regression' or 'classification', not {task!r}")
-    for what, names in (("target", [target]), ("ignored", ignore), ("categorical", categorical)):
+    known = ["auto", *tasks.names()]
+    if task not in known:
+        raise DataError(f"the task is one of {listed(known)}, not {task!r}")
+    if not targets or len(set(targets)) < len(targets):
+        raise DataError(f"the targets are {listed(list(targets))}: name at least one, and each once")
+    for what, names in (("target", targets), ("ignored", ignore), ("categorical", categorical)):
         unknown = [name for name in names if name not in table.columns]
         if unknown:
             near = get_close_matches(unknown[0], table.columns, n=1)
@@ -218,8 +230,9 @@ def _check_arguments(
                 f"{table.name} has no column {listed(unknown)} (named as {what}).{hint} It has "
                 f"{listed(table.columns, 20)}"
             )
-    if target in ignore:
-        raise DataError(f"column {listed([target])} cannot be the target and be ignored")
+    both = [name for name in targets if name in ignore]
+    if both:
+        raise DataError(f"column {listed(both)} cannot be the target and be ignored")
 
 
 def _distinct(names: list[str]) -> list[str]:

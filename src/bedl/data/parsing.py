@@ -6,7 +6,7 @@ Missing values are NaN among numbers and null among labels.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 __all__ = [
+    "ANSWERS",
     "NotParsed",
+    "as_answers",
     "as_booleans",
     "as_days",
     "as_labels",
@@ -83,12 +85,16 @@ def as_numbers(array: pa.Array) -> np.ndarray:
     return _numpy(_cast(array, lambda part: part.cast(pa.float64())))
 
 
-def as_booleans(array: pa.Array) -> np.ndarray:
-    """0.0 and 1.0, NaN where missing: from booleans, from the numbers 0 and 1, from 'true' and 'false' in any case."""
+def as_booleans(array: pa.Array, words: Sequence[str] = ("false", "true", "0", "1")) -> np.ndarray:
+    """0.0 and 1.0, NaN where missing: from booleans, from the numbers 0 and 1, from words in any case.
+
+    Args:
+        array: the column.
+        words: the texts that are taken, by turns for 0 and for 1.
+    """
     if is_text(array.type):
-        lower = pc.utf8_lower(array)
-        codes = pc.index_in(lower, value_set=pa.array(["false", "true", "0", "1"]))
-        numbers = _numpy(pc.if_else(pc.greater(codes, 1), pc.subtract(codes, 2), codes).cast(pa.float64()))
+        codes = pc.index_in(pc.utf8_lower(array), value_set=pa.array(words))
+        numbers = _numpy(codes.cast(pa.float64())) % 2
         wrong = np.isnan(numbers) & ~_missing(array)
     else:
         numbers = as_numbers(array)
@@ -97,6 +103,19 @@ def as_booleans(array: pa.Array) -> np.ndarray:
         index = int(wrong.argmax())
         raise NotParsed(index, array[index].as_py())
     return numbers
+
+
+ANSWERS = ("false", "true", "0", "1", "no", "yes")
+
+
+def as_answers(array: pa.Array) -> np.ndarray:
+    """The same, also from 'yes' and 'no'.
+
+    Example:
+        >>> as_answers(pa.array(["Yes", None, "no", "1"]))
+        array([ 1., nan,  0.,  1.])
+    """
+    return as_booleans(array, ANSWERS)
 
 
 def as_days(array: pa.Array) -> np.ndarray:

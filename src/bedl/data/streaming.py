@@ -11,6 +11,7 @@ from typing import IO
 
 import numpy as np
 
+from bedl import tasks
 from bedl.data.encoding import TableEncoder
 from bedl.data.errors import DataFileError
 from bedl.data.survey import Progress
@@ -72,11 +73,11 @@ def _write(table: Table, encoder: TableEncoder, folder: Path, progress: Progress
     """Rows are appended as they come, since text files tell their number at the end; then the headers are completed."""
     paths = folder / "features.npy", folder / "targets.npy"
     with open(paths[0], "w+b") as x_file, open(paths[1], "w+b") as y_file:
-        target_type = np.dtype(np.int64 if encoder.classes is not None else np.float64)
+        target_type = np.dtype(tasks.get(encoder.task).dtype)
         n = 0
         for complete in (False, True):
             _write_header(x_file, (n, encoder.n_features), np.dtype(np.float32))
-            _write_header(y_file, (n,), target_type)
+            _write_header(y_file, (n, *encoder.target_shape), target_type)
             if complete:
                 break
             for features, targets in encoded_batches(table, encoder):

@@ -134,17 +134,27 @@ def survey(
     table: Table,
     columns: Sequence[str],
     categorical: Collection[str],
-    target: str,
-    task: str,
+    targets: Sequence[str],
+    numeric: bool,
     progress: Progress | None = None,
 ) -> dict[str, ColumnSurvey]:
-    """First pass: kinds and moments of the columns."""
+    """First pass: kinds and moments of the columns.
+
+    Args:
+        table: the table.
+        columns: the names of the columns to look at.
+        categorical: those that hold labels, whatever they look like.
+        targets: those to predict.
+        numeric: whether the targets are meant as numbers, even if they are stored as text.
+        progress: called with the number of rows read since the last call.
+    """
     result = {name: ColumnSurvey(name, "category" if name in categorical else None) for name in columns}
-    result[target].frequencies = Counter()
+    for name in targets:
+        result[name].frequencies = Counter()
     for batch in _watched(table.batches(columns=columns), progress):
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
             result[name].typed_text = table.typed and parsing.kind_of_type(array.type) == "text"
-            if name == target and task != "regression" and result[name].typed_text:
+            if name in targets and not numeric and result[name].typed_text:
                 result[name].kind = "category"  # '0' to '9', stored as text, are meant as names
             result[name].see(array)
     return result

@@ -1,7 +1,8 @@
-"""The target column: which task it makes, its classes, and its values as numbers."""
+"""The target column, or columns: which task they make, their classes, and their values as numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bedl import tasks
 from bedl.data import parsing
 from bedl.data.columns import Where, parsed, shown
 from bedl.data.errors import DataError, listed
@@ -23,35 +25,79 @@ _REPEATS = 10  # … each seen so often on average is taken for classes
 
 @dataclass(frozen=True)
 class Target:
-    """A column to predict.
+    """What to predict: one column, or several together.
 
     Attributes:
-        classes: names, in the order of their codes; None in regression.
+        name: the column; of several, their names in a row.
+        task: the name of the task, see `bedl.tasks`.
+        classes: names, in the order of their codes; None where there are no classes.
         values: the classes as numbers, if the column holds numbers.
+        several: the columns, if there are several.
     """
 
     name: str
     task: str
     classes: list[str] | None = None
     values: list[float] | None = None
+    several: list[str] | None = None
 
-    def missing(self, column: pa.Array) -> np.ndarray:
-        """True where there is no target."""
-        empty = pc.is_null(parsing.plain(column), nan_is_null=True)
-        return np.asarray(empty.to_numpy(zero_copy_only=False))
+    @property
+    def columns(self) -> list[str]:
+        """The columns that hold it."""
+        return [self.name] if self.several is None else self.several
 
-    def encode(self, column: pa.Array, first_row: int) -> np.ndarray:
-        """float64 values, or int64 codes; a missing or unknown one is an error."""
-        array, where = parsing.plain(column), Where(self.name, first_row)
-        missing = self.missing(column)
+    @property
+    def names(self) -> list[str]:
+        """What the entries of a prediction are called: classes, or target columns."""
+        return self.columns if self.classes is None else self.classes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the target of one row."""
+        return () if self.several is None else (len(self.several),)
+
+    def missing(self, batch: pa.RecordBatch) -> np.ndarray:
+        """True where a target is missing. shape: (rows,)"""
+        empty = [pc.is_null(parsing.plain(batch.column(name)), nan_is_null=True) for name in self.columns]
+        return np.any([column.to_numpy(zero_copy_only=False) for column in empty], axis=0)
+
+    def encode(self, batch: pa.RecordBatch, first_row: int) -> np.ndarray:
+        """Numbers, or codes of classes, as the task stores them; a missing or unknown one is an error.
+
+        shape: (rows,), or (rows, columns) of several columns
+        """
+        kind = tasks.get(self.task)
+        parts = [self._encode(batch, name, first_row) for name in self.columns]
+        return (parts[0] if self.several is None else np.stack(parts, 1)).astype(kind.dtype, copy=False)
+
+    def _encode(self, batch: pa.RecordBatch, name: str, first_row: int) -> np.ndarray:
+        kind, where = tasks.get(self.task), Where(name, first_row)
+        array = parsing.plain(batch.column(name))
+        missing = np.asarray(pc.is_null(array, nan_is_null=True).to_numpy(zero_copy_only=False))
         if missing.any():
             raise DataError(
                 f"{where.row(int(missing.argmax()))}: the target is missing, as in {int(missing.sum())} rows of this "
                 "batch. Fill it in, or leave such rows out (--drop-missing-target)"
             )
-        if self.classes is None:
-            return parsed(parsing.as_numbers, array, where, "a number")
-        codes = self._codes(array, where)
+        if kind.column == "class":
+            return self._codes(array, where)
+        binary = kind.column == "binary"
+        read = parsing.as_answers if binary else parsing.as_numbers
+        values = parsed(read, array, where, "0 or 1, yes or no, true or false" if binary else "a number")
+        fault = kind.fault(values)
+        if fault is not None:
+            raise DataError(f"{where.row(fault[0])}: {fault[1]}. Correct it, or choose another task (--task)")
+        return values
+
+    def _codes(self, array: pa.Array, where: Where) -> np.ndarray:
+        assert self.classes is not None
+        if self.values is not None:
+            numbers = parsed(parsing.as_numbers, array, where, "a number")
+            codes = np.searchsorted(self.values, numbers).clip(max=len(self.values) - 1)
+            codes = np.where(np.asarray(self.values)[codes] == numbers, codes, -1).astype(np.int64)
+        else:
+            found = pc.index_in(parsing.as_labels(array), value_set=pa.array(self.classes))
+            codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         if (codes < 0).any():
             index = int((codes < 0).argmax())
             raise DataError(
@@ -60,26 +106,44 @@ class Target:
             )
         return codes
 
-    def _codes(self, array: pa.Array, where: Where) -> np.ndarray:
-        assert self.classes is not None
-        if self.values is not None:
-            numbers = parsed(parsing.as_numbers, array, where, "a number")
-            codes = np.searchsorted(self.values, numbers).clip(max=len(self.values) - 1)
-            return np.where(np.asarray(self.values)[codes] == numbers, codes, -1).astype(np.int64)
-        found = pc.index_in(parsing.as_labels(array), value_set=pa.array(self.classes))
-        return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def decide_target(
-    column: ColumnSurvey, labels: LabelCounts | None, task: str, drop_missing: bool
+    columns: Mapping[str, ColumnSurvey], labels: Mapping[str, LabelCounts], task: str, drop_missing: bool
 ) -> tuple[Target, list[str]]:
-    """The target of a surveyed column, and what to tell the user about it.
+    """The target of surveyed columns, and what to tell the user about it.
 
-    `labels` are the counts of a column that is no number.
+    Args:
+        columns: the target columns, by name.
+        labels: the counts of those that are no numbers.
+        task: the name of a task, or "auto".
+        drop_missing: whether rows without a target may be left out.
     """
+    notes = []
+    for column in columns.values():
+        notes += _check_present(column, drop_missing)
+    first = next(iter(columns.values()))
+    seen = "binary" if len(columns) > 1 else "number" if _is_number(first) else "class"
+    kind = tasks.automatic(seen) if task == "auto" else tasks.get(task)
+    if len(columns) > 1 and kind.column != "binary":
+        raise DataError(f"{kind.name} predicts one column, not {listed(list(columns))}. Name one target")
+    if kind.column == "binary":
+        return _binary(columns, labels, kind), notes
+    if kind.column == "number":
+        return _number(first, kind), notes
+    counts = labels.get(first.name)
+    target, more = _numeric_classes(first, kind) if counts is None else _text_classes(first, counts, kind, task)
+    if task == "auto" and first.kind == "number":
+        notes.append(
+            f"the target {listed([first.name])} has {len(target.names)} distinct whole numbers, taken as classes "
+            "(--task regression takes them as numbers)"
+        )
+    return target, notes + more
+
+
+def _check_present(column: ColumnSurvey, drop_missing: bool) -> list[str]:
     name = listed([column.name])
     if column.missing and not drop_missing:
         raise DataError(
@@ -88,18 +152,14 @@ def decide_target(
         )
     if column.present < 2:
         raise DataError(f"{column.present} row(s) with a target {name} are too few to learn from: give at least two")
-    notes = [f"{column.missing} rows without a target {name} were left out"] if column.missing else []
     if column.kind == "date":
         raise DataError(f"the target {name} is a date. Store it as a number, such as days since some day")
-    if task == "regression" or (task == "auto" and column.kind == "number" and not _looks_like_classes(column)):
-        return _regression(column, name), notes
-    target, more = _numeric_classes(column, name) if labels is None else _text_classes(column, labels, task)
-    if task == "auto" and column.kind == "number":
-        notes.append(
-            f"the target {name} has {len(target.classes or [])} distinct whole numbers, taken as classes "
-            "(--task regression takes them as numbers)"
-        )
-    return target, notes + more
+    return [f"{column.missing} rows without a target {name} were left out"] if column.missing else []
+
+
+def _is_number(column: ColumnSurvey) -> bool:
+    """Whether its values are meant as amounts: numbers that do not look like the codes of a few classes."""
+    return column.kind == "number" and not _looks_like_classes(column)
 
 
 def _looks_like_classes(column: ColumnSurvey) -> bool:
@@ -107,29 +167,47 @@ def _looks_like_classes(column: ColumnSurvey) -> bool:
     return column.whole and counts is not None and len(counts) <= min(_FEW, column.present / _REPEATS)
 
 
-def _regression(column: ColumnSurvey, name: str) -> Target:
+def _number(column: ColumnSurvey, kind: tasks.Task) -> Target:
+    name = listed([column.name])
     if column.kind != "number":
         row, value = column.unlike.get("number", (1, "true or false"))
         raise DataError(
-            f"the target {name} is no number in row {row}: {shown(value)}. Regression needs numbers; "
+            f"the target {name} is no number in row {row}: {shown(value)}. {kind.name.capitalize()} needs numbers; "
             "for classes choose classification (--task classification)"
         )
     if column.low == column.high:
         raise DataError(f"the target {name} is {column.low:g} in every row: there is nothing to predict")
-    return Target(column.name, "regression")
+    return Target(column.name, kind.name)
 
 
-def _numeric_classes(column: ColumnSurvey, name: str) -> tuple[Target, list[str]]:
+def _binary(columns: Mapping[str, ColumnSurvey], labels: Mapping[str, LabelCounts], kind: tasks.Task) -> Target:
+    for name, column in columns.items():
+        values = set(column.frequencies or ())
+        if name in labels:
+            words = {label.lower() for label in labels[name].counts}
+            known = labels[name].exact and words <= set(parsing.ANSWERS)
+            values = {parsing.ANSWERS.index(word) % 2 for word in words} if known else {2.0}
+        if not values <= {0, 1}:
+            raise DataError(
+                f"the target {listed([name])} holds other values than 0 and 1, yes and no, true and false. Several "
+                "targets are each a yes or a no; name one target, or store 0 and 1"
+            )
+        _check_several(listed([name]), [str(value) for value in values])
+    return Target(", ".join(columns), kind.name, several=list(columns))
+
+
+def _numeric_classes(column: ColumnSurvey, kind: tasks.Task) -> tuple[Target, list[str]]:
+    name = listed([column.name])
     if column.frequencies is None:
         raise _too_many(name)
     counts = sorted(column.frequencies.items())
     classes = [str(int(value)) if value == int(value) else repr(value) for value, _ in counts]
     _check_several(name, classes)
-    target = Target(column.name, "classification", classes, [value for value, _ in counts])
+    target = Target(column.name, kind.name, classes, [value for value, _ in counts])
     return target, _single_rows(name, [c for c, (_, n) in zip(classes, counts, strict=True) if n == 1])
 
 
-def _text_classes(column: ColumnSurvey, labels: LabelCounts, task: str) -> tuple[Target, list[str]]:
+def _text_classes(column: ColumnSurvey, labels: LabelCounts, kind: tasks.Task, task: str) -> tuple[Target, list[str]]:
     name = listed([column.name])
     like, share = parsing.share_like(list(labels.counts), list(labels.counts.values()))
     classes = sorted(labels.counts, key=float if (like, share) == ("numbers", 1.0) else None)
@@ -142,9 +220,7 @@ def _text_classes(column: ColumnSurvey, labels: LabelCounts, task: str) -> tuple
     if len(classes) > MAX_CLASSES or not labels.exact:
         raise _too_many(name)
     _check_several(name, classes)
-    return Target(column.name, "classification", classes), _single_rows(
-        name, [c for c in classes if labels.counts[c] == 1]
-    )
+    return Target(column.name, kind.name, classes), _single_rows(name, [c for c in classes if labels.counts[c] == 1])
 
 
 def _too_many(name: str) -> DataError:

@@ -7,24 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bedl.deploy.exportable import Exportable, named_outputs
+    from bedl.deploy.exportable import Exportable, ExportOptions
     from bedl.deploy.files import ExportError, OutputFileError
     from bedl.deploy.onnx import export
     from bedl.deploy.program import export_program
     from bedl.deploy.report import ExportReport
-    from bedl.deploy.runtime import OnnxModel, prediction_columns
+    from bedl.deploy.runtime import OnnxModel
     from bedl.deploy.schema import ModelFileError
 
 __all__ = [
     # writing
     "Exportable",
+    "ExportOptions",
     "ExportReport",
     "export",
     "export_program",
-    "named_outputs",
     # running
     "OnnxModel",
-    "prediction_columns",
     # errors
     "ExportError",
     "ModelFileError",
@@ -32,12 +31,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "exportable": "Exportable named_outputs",
+    "exportable": "ExportOptions Exportable",
     "files": "ExportError OutputFileError",
     "onnx": "export",
     "program": "export_program",
     "report": "ExportReport",
-    "runtime": "OnnxModel prediction_columns",
+    "runtime": "OnnxModel",
     "schema": "ModelFileError",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bedl.deploy.files import ExportError
-from bedl.deploy.report import Outputs, absolute_differences, scaled_differences
-from bedl.deploy.schema import Task
+from bedl.deploy.report import absolute_differences
+from bedl.tasks import Quantities, Task
 
 __all__ = ["TOLERANCE", "compare", "points_around"]
 
@@ -27,12 +27,12 @@ def points_around(example: Tensor, count: int = POINTS, seed: int = 0) -> Tensor
     return rows + 0.5 * spread * torch.randn(rows.shape, generator=generator)
 
 
-def compare(task: Task, truth: Outputs, outputs: Outputs, strict: bool = True) -> dict[str, Any]:
+def compare(task: Task, truth: Quantities, outputs: Quantities, strict: bool = True) -> dict[str, Any]:
     """The fields of `ExportReport` about agreement; an error where it fails and `strict` asks for it."""
     broken = [name for name, values in truth.items() if not np.isfinite(values).all()]
     if broken:
         raise ExportError(f"the model's own {', '.join(broken)} are not finite near the example; is it trained?")
-    scaled = scaled_differences(task, truth, outputs)
+    scaled = task.differences(truth, outputs)
     if strict and not max(scaled.values()) <= TOLERANCE:  # NaN is no agreement either
         worst = ", ".join(f"{name} {value:.1e}" for name, value in scaled.items())
         raise ExportError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 import bedl
+from bedl import tasks
 from bedl.deploy.files import ExportError
-from bedl.deploy.schema import OUTPUTS, Description, Task, plain_names
+from bedl.deploy.schema import Description, plain_names
 from bedl.heads import Dirichlet
 from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments, as_moments
-from bedl.predictive import CategoricalPredictive, Predictive, mixture
+from bedl.predictive import Predictive, mixture
 
-__all__ = ["Exportable", "Prepared", "capture", "named_outputs", "prepare"]
+__all__ = ["ExportOptions", "Exportable", "Prepared", "capture", "prepare"]
 
 
 @dataclass
@@ -28,16 +29,37 @@ class Exportable:
     Args:
         module: a float32 tensor in, a `Predictive` in the target's own units out; every scaling is inside.
         example: inputs as they are at prediction. shape: (n, *input)
-        task: ``"regression"`` or ``"classification"``.
+        task: the name of what is predicted, see `bedl.tasks`; None if the prediction is to say it.
         feature_names, class_names, target_names: where there are any.
     """
 
     module: nn.Module
     example: Tensor
-    task: Task
+    task: str | None = None
     feature_names: Sequence[str] | None = None
     class_names: Sequence[Any] | None = None
     target_names: Sequence[str] | None = None
+
+
+@dataclass
+class ExportOptions:
+    """What a user says about a model that is to be exported. An estimator knows all of it by itself.
+
+    Args:
+        example: inputs as they are at prediction. shape: (n, *input)
+        feature_names, class_names, target_names: stored in the file.
+        input_scale: ``(loc, scale)``: the network was trained on ``(x - loc) / scale``.
+        target_scale: ``(loc, scale)``: the network was trained on ``(y - loc) / scale``; outputs are in units of y.
+        metadata: anything JSON, stored in the file.
+    """
+
+    example: Tensor | None = None
+    feature_names: Sequence[str] | None = None
+    class_names: Sequence[Any] | None = None
+    target_names: Sequence[str] | None = None
+    input_scale: tuple[Any, Any] | None = None
+    target_scale: tuple[Any, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 @dataclass
@@ -55,62 +77,41 @@ class Prepared:
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
 
 
-def named_outputs(prediction: Predictive) -> dict[str, Tensor]:
-    """A prediction as the outputs that exported models have, by the same names.
-
-    Example:
-        >>> import torch
-        >>> from bedl.predictive import NormalPredictive
-        >>> p = NormalPredictive(torch.zeros(1, 1), torch.full((1, 1), 3.0), torch.ones(1, 1))
-        >>> {name: value.item() for name, value in named_outputs(p).items()}
-        {'mean': 0.0, 'std': 2.0, 'aleatoric': 3.0, 'epistemic': 1.0}
-    """
-    return {name: getattr(prediction, name) for name in OUTPUTS[_task_of(prediction)]}
-
-
-def prepare(
-    model: Any,
-    example: Tensor | None = None,
-    feature_names: Sequence[str] | None = None,
-    class_names: Sequence[Any] | None = None,
-    target_names: Sequence[str] | None = None,
-    input_scale: tuple[Any, Any] | None = None,
-    target_scale: tuple[Any, Any] | None = None,
-    metadata: dict[str, Any] | None = None,
-    precision: str = "float32",
-) -> Prepared:
+def prepare(model: Any, options: ExportOptions, precision: str = "float32") -> Prepared:
     """Everything around the network put into one module, and everything said about it checked."""
-    offered = _offer(model, example)
+    offered = _offer(model, options.example)
     module = copy.deepcopy(offered.module).cpu().float().eval()
     if isinstance(module, Ensemble):
         module = _with_one_head(module)
-    module = _Named(module, input_scale, target_scale).eval()
-    example = torch.as_tensor(offered.example if example is None else example).detach().cpu().float()
+    module = _Named(module, options.input_scale, options.target_scale).eval()
+    example = offered.example if options.example is None else options.example
+    example = torch.as_tensor(example).detach().cpu().float()
     if example.ndim < 2 or not len(example):
         raise ExportError(f"example must hold at least one row, shape (n, *input), not {tuple(example.shape)}")
     example = example if len(example) > 1 else example.repeat(2, *[1] * (example.ndim - 1))
     task, width = module.describe(example[:2])
     if offered.task is not None and offered.task != task:
         raise ExportError(f"the model says it is for {offered.task}, and predicts for {task}")
-    n_features = example.shape[1] if example.ndim == 2 else -1
-    features = offered.feature_names if feature_names is None else feature_names
-    if features is not None and n_features < 0:
-        raise ExportError(f"feature_names are for tables; the inputs here have the shape {tuple(example.shape[1:])}")
-    classes = offered.class_names if class_names is None else class_names
-    targets = offered.target_names if target_names is None else target_names
-    if (classes if task == "regression" else targets) is not None:
-        raise ExportError(f"{'class' if task == 'regression' else 'target'}_names do not go with {task}")
-    description = Description(
-        task=task,
-        feature_names=plain_names(features, n_features, "feature"),
-        class_names=plain_names(classes, width, "class"),
-        target_names=plain_names(targets, width, "target"),
-        precision=precision,
-        bedl_version=bedl.__version__,
-        metadata=dict(metadata or {}),
-    )
+    description = _described(offered, options, task, tuple(example.shape[1:]), width, precision)
     description.to_json()  # metadata that is no JSON is refused here, before the work
     return Prepared(module, example, description)
+
+
+def _described(
+    offered: Exportable, options: ExportOptions, task: str, shape: tuple[int, ...], width: int, precision: str
+) -> Description:
+    """What the file will say of itself: the user's names before the model's own."""
+    names = {}
+    for key, count in (("feature", shape[0] if len(shape) == 1 else -1), ("class", width), ("target", width)):
+        said = getattr(options, f"{key}_names")
+        chosen = getattr(offered, f"{key}_names") if said is None else said
+        if chosen is not None and count < 0:
+            raise ExportError(f"feature_names are for tables; the inputs here have the shape {shape}")
+        if chosen is not None and key not in ("feature", tasks.get(task).named):
+            raise ExportError(f"{key}_names do not go with {task}")
+        names[f"{key}_names"] = plain_names(chosen, count, key)
+    about = {"bedl_version": bedl.__version__, "metadata": dict(options.metadata or {})}
+    return Description(task=task, precision=precision, **names, **about)  # type: ignore[arg-type]
 
 
 def capture(prepared: Prepared) -> torch.export.ExportedProgram:
@@ -140,23 +141,7 @@ def _is_random(target: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
-def _task_of(prediction: Any) -> Task:
-    if not isinstance(prediction, Predictive):
-        raise ExportError(f"a model to export must predict a bedl Predictive, not {type(prediction).__name__}")
-    return "classification" if isinstance(prediction, CategoricalPredictive) else "regression"
-
-
-@dataclass
-class _Offer:
-    module: nn.Module
-    example: Tensor
-    task: Task | None = None
-    feature_names: Sequence[str] | None = None
-    class_names: Sequence[Any] | None = None
-    target_names: Sequence[str] | None = None
-
-
-def _offer(model: Any, example: Tensor | None) -> Exportable | _Offer:
+def _offer(model: Any, example: Tensor | None) -> Exportable:
     if isinstance(model, Exportable):
         return model
     if hasattr(model, "_exportable"):
@@ -167,7 +152,7 @@ def _offer(model: Any, example: Tensor | None) -> Exportable | _Offer:
         )
     if example is None:
         raise ExportError("export: pass example=, some inputs as they are at prediction, shape (n, *input)")
-    return _Offer(model, example)
+    return Exportable(model, example)
 
 
 class _Named(nn.Module):
@@ -192,6 +177,8 @@ class _Named(nn.Module):
         if self.input_scale is not None:
             x = (x - self.input_loc) / self.input_scale
         prediction: Any = self.model(x)
+        if not isinstance(prediction, Predictive):
+            raise ExportError(f"a model to export must predict a bedl Predictive, not {type(prediction).__name__}")
         if self.target_scale is None:
             return prediction
         if not hasattr(prediction, "rescale"):
@@ -199,18 +186,17 @@ class _Named(nn.Module):
         return prediction.rescale(self.target_loc, self.target_scale)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return named_outputs(self.predict(x))
+        return self.predict(x).outputs()
 
-    def describe(self, x: Tensor) -> tuple[Task, int]:
-        """Task, and number of classes or targets."""
+    def describe(self, x: Tensor) -> tuple[str, int]:
+        """Name of the task, and number of classes or targets."""
         with torch.no_grad():
             prediction = self.predict(x)
-        task = _task_of(prediction)
         if prediction.mean.shape[:1] != x.shape[:1] or prediction.mean.ndim != 2:
             raise ExportError(
                 f"export: a prediction must have the shape (n, classes or targets), not {tuple(prediction.mean.shape)}"
             )
-        return task, prediction.mean.shape[-1]
+        return tasks.get(prediction.task).name, prediction.mean.shape[-1]
 
 
 class _OneHead(nn.Module):

@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
+from bedl import tasks
 from bedl.deploy.agreement import compare, points_around
-from bedl.deploy.exportable import Prepared, capture, prepare
+from bedl.deploy.exportable import ExportOptions, Prepared, capture, prepare
 from bedl.deploy.files import ExportError, refuse_unwritable, written_whole
 from bedl.deploy.precision import PRECISIONS, store_weights
-from bedl.deploy.report import ExportReport, accuracy_loss
+from bedl.deploy.report import ExportReport
 from bedl.deploy.runtime import OnnxModel
-from bedl.deploy.schema import INPUT, KEY, OUTPUTS, Description
+from bedl.deploy.schema import INPUT, KEY, Description
 
 __all__ = ["export"]
 
@@ -32,35 +32,27 @@ def export(
     model: Any,
     path: str | Path,
     *,
-    example: Tensor | None = None,
-    feature_names: Sequence[str] | None = None,
-    class_names: Sequence[Any] | None = None,
-    target_names: Sequence[str] | None = None,
-    input_scale: tuple[Any, Any] | None = None,
-    target_scale: tuple[Any, Any] | None = None,
     precision: Literal["float32", "float16", "int8"] = "float32",
     check: bool = True,
-    metadata: dict[str, Any] | None = None,
     overwrite: bool = False,
+    **options: Any,
 ) -> ExportReport:
     """Write a trained model as one ONNX graph, for batches of any size, without random numbers.
 
-    Input ``x``, float32. Outputs for targets: ``mean``, ``std``, ``aleatoric``, ``epistemic``; for classes:
-    ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``, ``expected_entropy``. As in `bedl.predictive`,
-    aleatoric and epistemic are variances that add up. `bedl.deploy.OnnxModel` runs the file without PyTorch.
+    Input ``x``, float32. The outputs are those of the task, see `bedl.tasks`. For targets: ``mean``, ``std``,
+    ``aleatoric``, ``epistemic``; for classes: ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``,
+    ``expected_entropy``. Aleatoric and epistemic are variances that add up. `bedl.deploy.OnnxModel` runs the file
+    without PyTorch.
 
     Args:
         model: a method (`BEDL`, `Ensemble`), or an estimator.
         path: the file to write; it appears whole or not at all.
-        example: inputs as they are at prediction; an estimator has its own. shape: (n, *input)
-        feature_names, class_names, target_names: stored in the file.
-        input_scale: ``(loc, scale)``: the network was trained on ``(x - loc) / scale``.
-        target_scale: ``(loc, scale)``: the network was trained on ``(y - loc) / scale``; outputs are in units of y.
         precision: of the stored weights; ``"float16"`` and ``"int8"`` make the file a half and a quarter as large. The
             report says what it costs.
         check: whether to compare onnxruntime with PyTorch on random points around the example.
-        metadata: anything JSON, stored in the file.
         overwrite: whether an existing file may be replaced.
+        options: the fields of `ExportOptions`: ``example`` (which an estimator knows by itself), ``feature_names``,
+            ``class_names``, ``target_names``, ``input_scale``, ``target_scale``, ``metadata``.
 
     Example:
         >>> import tempfile, bedl, torch
@@ -75,9 +67,8 @@ def export(
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     _require("onnx", "onnxscript", "onnxruntime")
     refuse_unwritable(path, overwrite)
-    prepared = prepare(
-        model, example, feature_names, class_names, target_names, input_scale, target_scale, metadata, precision
-    )
+    prepared = prepare(model, ExportOptions(**options), precision)
+    task = tasks.get(prepared.description.task)
     proto = to_onnx(prepared)
     _describe(proto, prepared.description)
     full_size = proto.ByteSize()
@@ -94,12 +85,12 @@ def export(
             points = points_around(prepared.example)
             truth = prepared.run(points)
             outputs = OnnxModel(temporary).predict(points.numpy())
-            found = compare(prepared.description.task, truth, outputs, strict=precision == "float32")
+            found = compare(task, truth, outputs, strict=precision == "float32")
             if precision != "float32":
-                found["loss"] = accuracy_loss(prepared.description.task, truth, outputs)
+                found["loss"] = task.cost(truth, outputs)
     return ExportReport(
         path=path,
-        task=prepared.description.task,
+        task=task.name,
         precision=precision,
         nodes=len(proto.graph.node),
         size=proto.ByteSize(),
@@ -114,7 +105,7 @@ def to_onnx(prepared: Prepared) -> Any:
     import onnxscript.optimizer
 
     program = capture(prepared)
-    names = OUTPUTS[prepared.description.task]
+    names = tasks.get(prepared.description.task).outputs
     with _quiet():
         converted: Any = torch.onnx.export(
             program, (prepared.example[:4],), dynamo=True, verbose=False, optimize=False,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from bedl import tasks
 from bedl.deploy.agreement import compare, points_around
-from bedl.deploy.exportable import capture, prepare
+from bedl.deploy.exportable import ExportOptions, capture, prepare
 from bedl.deploy.files import refuse_unwritable, written_whole
 from bedl.deploy.report import ExportReport
 from bedl.deploy.schema import KEY
@@ -23,15 +22,9 @@ def export_program(
     model: Any,
     path: str | Path,
     *,
-    example: Tensor | None = None,
-    feature_names: Sequence[str] | None = None,
-    class_names: Sequence[Any] | None = None,
-    target_names: Sequence[str] | None = None,
-    input_scale: tuple[Any, Any] | None = None,
-    target_scale: tuple[Any, Any] | None = None,
     check: bool = True,
-    metadata: dict[str, Any] | None = None,
     overwrite: bool = False,
+    **options: Any,
 ) -> ExportReport:
     """Write a trained model as a .pt2 file: `torch.export.load(path).module()(x)` gives the outputs by name.
 
@@ -51,7 +44,8 @@ def export_program(
     if path.suffix != ".pt2":
         raise ValueError(f"the name of a torch.export program ends in .pt2; {path.name} does not")
     refuse_unwritable(path, overwrite)
-    prepared = prepare(model, example, feature_names, class_names, target_names, input_scale, target_scale, metadata)
+    prepared = prepare(model, ExportOptions(**options))
+    task = tasks.get(prepared.description.task)
     program = capture(prepared)
     with written_whole(path) as temporary:
         torch.export.save(program, temporary, extra_files={KEY: prepared.description.to_json()})
@@ -61,11 +55,11 @@ def export_program(
             with torch.no_grad():
                 outputs = torch.export.load(temporary).module()(points)
             outputs = {name: value.numpy() for name, value in outputs.items()}
-            found = compare(prepared.description.task, prepared.run(points), outputs)
+            found = compare(task, prepared.run(points), outputs)
         size = temporary.stat().st_size
     return ExportReport(
         path=path,
-        task=prepared.description.task,
+        task=task.name,
         precision="float32",
         nodes=sum(node.op == "call_function" for node in program.graph.nodes),
         size=size,

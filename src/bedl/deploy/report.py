@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bedl.deploy.schema import Task
+from bedl.tasks import Quantities
 
-__all__ = ["ExportReport", "absolute_differences", "accuracy_loss", "scaled_differences"]
-
-Outputs = dict[str, np.ndarray]
+__all__ = ["ExportReport", "absolute_differences"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class ExportReport:
 
     Attributes:
         path: the file.
-        task: ``"regression"`` or ``"classification"``.
+        task: the name of what is predicted.
         precision: how the weights are stored.
         nodes: operations in the graph.
         size: of the file, in bytes.
@@ -28,15 +26,15 @@ class ExportReport:
         seconds: what the export took.
         points: on how many random points around the example it was compared with the model; 0 without a check.
         absolute: largest absolute difference, by output.
-        scaled: largest difference, by output, in units that mean something: for classes as it is, for targets the
+        scaled: largest difference, by output, in units that mean something: probabilities and entropies as they are,
             mean and std in predicted stds, variances in predicted variances.
         loss: what a lower precision costs; empty for float32. For classes ``probability`` and ``entropy`` (largest
             differences) and ``labels_changed`` (share of points); for targets ``mean_in_stds`` (largest difference) and
-            ``std_ratio_min``, ``std_ratio_max``.
+            ``std_ratio_min``, ``std_ratio_max``; for others see `Task.cost`.
     """
 
     path: Path
-    task: Task
+    task: str
     precision: str
     nodes: int
     size: int
@@ -60,42 +58,6 @@ class ExportReport:
         return "\n".join(lines)
 
 
-def absolute_differences(truth: Outputs, other: Outputs) -> dict[str, float]:
+def absolute_differences(truth: Quantities, other: Quantities) -> dict[str, float]:
     """Largest absolute difference of each output."""
     return {name: float(np.abs(truth[name] - other[name]).max(initial=0.0)) for name in truth}
-
-
-def scaled_differences(task: Task, truth: Outputs, other: Outputs) -> dict[str, float]:
-    """Largest difference of each output in the units of `ExportReport.scaled`.
-
-    Example:
-        >>> one = {"mean": np.array([100.0]), "std": np.array([10.0]), "aleatoric": np.array([100.0])}
-        >>> two = {"mean": np.array([101.0]), "std": np.array([11.0]), "aleatoric": np.array([110.0])}
-        >>> scaled_differences("regression", one, two)
-        {'mean': 0.1, 'std': 0.1, 'aleatoric': 0.1}
-    """
-    if task == "classification":
-        return absolute_differences(truth, other)
-    std = truth["std"]
-    unit = {"mean": std, "std": std}
-    return {
-        name: float((np.abs(truth[name] - other[name]) / unit.get(name, np.square(std))).max(initial=0.0))
-        for name in truth
-    }
-
-
-def accuracy_loss(task: Task, truth: Outputs, other: Outputs) -> dict[str, float]:
-    """What a lower precision costs, as in `ExportReport.loss`."""
-    if task == "classification":
-        labels = [outputs["probabilities"].argmax(-1) for outputs in (truth, other)]
-        return {
-            "probability": float(np.abs(truth["probabilities"] - other["probabilities"]).max()),
-            "entropy": float(np.abs(truth["entropy"] - other["entropy"]).max()),
-            "labels_changed": float(np.mean(labels[0] != labels[1])),
-        }
-    ratio = other["std"] / truth["std"]
-    return {
-        "mean_in_stds": float((np.abs(truth["mean"] - other["mean"]) / truth["std"]).max()),
-        "std_ratio_min": float(ratio.min()),
-        "std_ratio_max": float(ratio.max()),
-    }

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from bedl.deploy.schema import INPUT, KEY, OUTPUTS, Description, ModelFileError, Task
+from bedl import tasks
+from bedl.deploy.schema import INPUT, KEY, Description, ModelFileError
 
-__all__ = ["OnnxModel", "prediction_columns"]
+__all__ = ["OnnxModel"]
 
 WORK = 2**22  # numbers that one operation of a chunk may make
-NODES = 32  # of the head, for each class
 CHANNELS = 50  # a network may make of an input as many times as many numbers
 
 
@@ -27,7 +25,7 @@ class OnnxModel:
         threads: for onnxruntime; None leaves it to use all cores.
 
     Attributes:
-        task: ``"regression"`` or ``"classification"``.
+        task: the name of what is predicted; `bedl.tasks.get` says what the outputs are.
         feature_names, class_names, target_names: tuples, or None where the file has none.
         metadata: what was passed to `export`.
         precision: of the stored weights.
@@ -57,14 +55,16 @@ class OnnxModel:
             raise ModelFileError(f"{self.path}: {error}") from None
         outputs = {output.name: output.shape for output in self._session.get_outputs()}
         inputs = {entry.name: entry.shape for entry in self._session.get_inputs()}
-        if set(outputs) != set(OUTPUTS[self.task]) or set(inputs) != {INPUT}:
+        known = tasks.get(self.task).outputs
+        needed = {name for name, output in known.items() if not output.optional}
+        if not needed <= set(outputs) <= set(known) or set(inputs) != {INPUT}:
             raise ModelFileError(f"{self.path}: its inputs or outputs are not those of {self.task}; export it again")
-        self._widths = {name: tuple(shape[1:]) for name, shape in outputs.items()}
+        self._widths = {name: tuple(outputs[name][1:]) for name in known if name in outputs}
         self.input_shape: tuple[int, ...] = tuple(inputs[INPUT][1:])
         self._check_names()
 
     @property
-    def task(self) -> Task:
+    def task(self) -> str:
         return self.description.task
 
     @property
@@ -80,6 +80,11 @@ class OnnxModel:
         return self.description.target_names
 
     @property
+    def names(self) -> tuple[Any, ...] | None:
+        """What the entries of an output are called: the classes or the targets, whichever the task has."""
+        return self.description.names
+
+    @property
     def metadata(self) -> dict[str, Any]:
         return self.description.metadata
 
@@ -90,7 +95,7 @@ class OnnxModel:
     @property
     def n_outputs(self) -> int:
         """Number of classes or targets."""
-        return int(self._widths[OUTPUTS[self.task][0]][0])
+        return int(next(iter(self._widths.values()))[0])
 
     def predict(self, x: np.ndarray, *, chunk: int | None = None) -> dict[str, np.ndarray]:
         """The outputs by name.
@@ -109,6 +114,18 @@ class OnnxModel:
                 outputs[name][part] = values
         return outputs
 
+    def predict_columns(
+        self, x: np.ndarray, *, coverage: float = 0.9, chunk: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """The predictions as the columns of a table, see `Task.columns` of the task. shapes: (n,)
+
+        Args:
+            x: finite numbers. shape: (n, *input)
+            coverage: share of the targets that intervals are to hold.
+            chunk: points at a time, as in `predict`.
+        """
+        return tasks.get(self.task).columns(self.predict(x, chunk=chunk), self.names, coverage)
+
     def _checked(self, x: Any) -> np.ndarray:
         x = np.asarray(x)
         if x.dtype.kind not in "fiub":
@@ -125,9 +142,7 @@ class OnnxModel:
         return x
 
     def _rows(self) -> int:
-        per_point = CHANNELS * math.prod(self.input_shape)
-        if self.task == "classification":
-            per_point = max(per_point, NODES * self.n_outputs)
+        per_point = max(CHANNELS * math.prod(self.input_shape), tasks.get(self.task).work * self.n_outputs)
         return min(max(WORK // max(per_point, 1), 1), 8192)
 
     def _check_names(self) -> None:
@@ -159,72 +174,3 @@ def _open(path: Path, threads: int | None) -> Any:
     except Exception as error:  # onnxruntime has an exception class of its own for every status
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         raise ModelFileError(f"{path} is damaged or no ONNX model: {reason}") from error
-
-
-def prediction_columns(
-    task: Task,
-    outputs: dict[str, np.ndarray],
-    class_names: Sequence[Any] | None = None,
-    target_names: Sequence[str] | None = None,
-    coverage: float = 0.9,
-) -> dict[str, np.ndarray]:
-    """Outputs of a model, from `OnnxModel.predict` or `bedl.deploy.named_outputs`, as the columns of a table.
-
-    Targets: ``prediction``, ``std``, ``lower``, ``upper``, ``aleatoric_std``, ``epistemic_std``, each followed by
-    ``_<target>`` where there are several targets. The interval is that of a normal with this mean and std; an
-    ensemble predicts a mixture, for which this is the normal with the same two moments, not the mixture's own interval.
-
-    Classes: ``prediction`` (the name of the class), ``entropy``, ``aleatoric_entropy``, ``epistemic_entropy`` (in
-    nats; the latter two add up to the first), then ``probability_<class>``.
-
-    Args:
-        task: ``"regression"`` or ``"classification"``.
-        outputs: arrays by name. shapes: (n, classes or targets), entropies (n,)
-        class_names, target_names: by default 0, 1, 2, ….
-        coverage: share of the targets that the interval is to hold.
-
-    Example:
-        >>> outputs = {"mean": np.array([[2.0]]), "std": np.array([[0.5]]), "aleatoric": np.array([[0.16]]),
-        ...            "epistemic": np.array([[0.09]])}
-        >>> {name: round(float(v[0]), 3) for name, v in prediction_columns("regression", outputs).items()}
-        {'prediction': 2.0, 'std': 0.5, 'lower': 1.178, 'upper': 2.822, 'aleatoric_std': 0.4, 'epistemic_std': 0.3}
-    """
-    if task == "classification":
-        return _class_columns(outputs, class_names)
-    if not 0 < coverage < 1:
-        raise ValueError(f"coverage must lie between 0 and 1, not {coverage}")
-    half = NormalDist().inv_cdf(0.5 + coverage / 2) * outputs["std"]
-    columns = {
-        "prediction": outputs["mean"],
-        "std": outputs["std"],
-        "lower": outputs["mean"] - half,
-        "upper": outputs["mean"] + half,
-        "aleatoric_std": np.sqrt(outputs["aleatoric"]),
-        "epistemic_std": np.sqrt(outputs["epistemic"]),
-    }
-    count = outputs["mean"].shape[1]
-    if count == 1:
-        return {name: values[:, 0] for name, values in columns.items()}
-    names = _as_many(target_names, count, "target")
-    return {f"{name}_{target}": v[:, i] for i, target in enumerate(names) for name, v in columns.items()}
-
-
-def _class_columns(outputs: dict[str, np.ndarray], class_names: Sequence[Any] | None) -> dict[str, np.ndarray]:
-    probabilities = outputs["probabilities"]
-    names = _as_many(class_names, probabilities.shape[1], "class")
-    entropy = outputs["entropy"]
-    aleatoric = np.minimum(outputs["expected_entropy"], entropy)  # rounding only
-    columns = {
-        "prediction": np.asarray(names)[probabilities.argmax(1)],
-        "entropy": entropy,
-        "aleatoric_entropy": aleatoric,
-        "epistemic_entropy": entropy - aleatoric,
-    }
-    return {**columns, **{f"probability_{name}": probabilities[:, i] for i, name in enumerate(names)}}
-
-
-def _as_many(names: Sequence[Any] | None, count: int, what: str) -> Sequence[Any]:
-    names = list(range(count)) if names is None else list(names)
-    if len(names) != count:
-        raise ValueError(f"{len(names)} {what} names for {count} outputs")
-    return names

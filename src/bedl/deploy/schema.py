@@ -5,28 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from bedl import tasks
 from bedl.errors import ModelFileError
 
-__all__ = ["INPUT", "KEY", "OUTPUTS", "SCHEMA", "Description", "ModelFileError", "Name", "Task"]
+__all__ = ["INPUT", "KEY", "SCHEMA", "Description", "ModelFileError", "Name", "plain_names"]
 
 KEY = "bedl"  # of the metadata
 SCHEMA = 1
 INPUT = "x"
-Task = Literal["regression", "classification"]
 Name = str | int | float | bool
-
-# std is a standard deviation, aleatoric and epistemic are variances, entropies are in nats
-OUTPUTS: dict[str, tuple[str, ...]] = {
-    "regression": ("mean", "std", "aleatoric", "epistemic"),
-    "classification": ("probabilities", "aleatoric", "epistemic", "entropy", "expected_entropy"),
-}
 
 
 @dataclass(frozen=True)
 class Description:
-    """What an exported model is.
+    """What an exported model is; its outputs are those of its task, see `bedl.tasks`.
 
     Example:
         >>> d = Description("regression", target_names=("price",), metadata={"encoder": {"age": "number"}})
@@ -34,13 +28,18 @@ class Description:
         True
     """
 
-    task: Task
+    task: str
     feature_names: tuple[str, ...] | None = None
     class_names: tuple[Name, ...] | None = None
     target_names: tuple[str, ...] | None = None
     precision: str = "float32"
     bedl_version: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[Name, ...] | None:
+        """What the entries of an output are called: the classes or the targets, whichever the task has."""
+        return self.class_names if tasks.get(self.task).named == "class" else self.target_names
 
     def to_json(self) -> str:
         try:
@@ -61,7 +60,7 @@ class Description:
                 f"it was written by a newer bedl ({raw.get('bedl_version') or 'version unknown'}, schema {schema}; "
                 f"this one reads up to {SCHEMA}); upgrade bedl, or export the model again with this version"
             )
-        if raw.get("task") not in OUTPUTS or not isinstance(raw.get("metadata", {}), dict):
+        if raw.get("task") not in tasks.names() or not isinstance(raw.get("metadata", {}), dict):
             raise ModelFileError(
                 f"its bedl metadata names the unknown task {raw.get('task')!r}; export the model again"
             )

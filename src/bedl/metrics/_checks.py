@@ -45,15 +45,16 @@ def as_table(name: str, values: ArrayLike, rows: int | None = None, *, finite: b
     return table
 
 
-def as_labels(name: str, values: ArrayLike, classes: int) -> NDArray[np.intp]:
-    """Class numbers 0 … classes − 1 as integers, checked. shape: (n,)"""
+def as_labels(name: str, values: ArrayLike, classes: int, *, unknown: bool = False) -> NDArray[np.intp]:
+    """Class numbers 0 … classes − 1 as integers, checked; with `unknown`, also −1 where none is known. shape: (n,)"""
     labels = np.asarray(values)
     if labels.ndim != 1 or labels.size == 0:
         raise MetricError(f"{name} has shape {labels.shape}: one class number per row is needed, and at least one row")
+    needed = f"0 to {classes - 1}" + (", or -1 where not known" if unknown else "")
     if not np.issubdtype(labels.dtype, np.integer):
-        raise MetricError(f"{name} are of type {labels.dtype}: give class numbers as integers, 0 to {classes - 1}")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise MetricError(f"{name} lie between {labels.min()} and {labels.max()}, outside of 0 … {classes - 1}")
+        raise MetricError(f"{name} are of type {labels.dtype}: give class numbers as integers, {needed}")
+    if labels.min() < -unknown or labels.max() >= classes:
+        raise MetricError(f"{name} lie between {labels.min()} and {labels.max()}, outside of {needed}")
     return labels.astype(np.intp, copy=False)
 
 

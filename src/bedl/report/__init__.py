@@ -2,13 +2,13 @@
 
     bedl.report.write_report(RegressionResults(...), "report.html")
 
-A report sees rows and predictions, never networks.
+A report sees rows and predictions, never networks. What it shows of a task is a module in `bedl.report.pages`.
 """
 
-from bedl.report.examples import Examples, ReportError
 from bedl.report.page import ReportExistsError, render, write_report
-from bedl.report.results import ClassificationResults, RegressionResults, concatenate
-from bedl.report.scores import MEANINGS, Meaning, score
+from bedl.tasks import Examples, Meaning, ResultsError, concatenate, meanings, score
+from bedl.tasks.classification import ClassificationResults
+from bedl.tasks.regression import RegressionResults
 
 __all__ = [
     # what to show
@@ -20,10 +20,10 @@ __all__ = [
     "render",
     "write_report",
     # its headline numbers
-    "MEANINGS",
     "Meaning",
+    "meanings",
     "score",
     # errors
-    "ReportError",
     "ReportExistsError",
+    "ResultsError",
 ]

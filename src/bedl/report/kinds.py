@@ -1,4 +1,4 @@
-"""Aleatoric and epistemic uncertainty beside each other, for targets and for classes."""
+"""Aleatoric and epistemic uncertainty beside each other, for every task that tells them apart."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import numpy as np
 
 from bedl.report import svg
 from bedl.report.layout import POINTS, card, legend, quantile_rows, subsample
-from bedl.report.results import ClassificationResults, RegressionResults
 from bedl.report.text import number, table
+from bedl.tasks import Results
 
-__all__ = ["domains", "two_kinds"]
+__all__ = ["KindWords", "domains", "two_kinds"]
 
 
-class _Words(NamedTuple):
-    fields: tuple[str, str, str]  # aleatoric, epistemic, total
+class KindWords(NamedTuple):
+    """What a task calls its two kinds of uncertainty."""
+
+    fields: tuple[str, str, str]  # of the record: aleatoric, epistemic, total
     quantity: str
     unit: str
     x_label: str
@@ -23,32 +25,13 @@ class _Words(NamedTuple):
     far_right: str
 
 
-_STD = _Words(
-    ("aleatoric_std", "epistemic_std", "std"),
-    "std",
-    "in the target's unit",
-    "aleatoric std: noise in the data (target's unit)",
-    "epistemic std: what the model does not know",
-    "the target itself is noisy",
-)
-_ENTROPY = _Words(
-    ("aleatoric_entropy", "epistemic_entropy", "entropy"),
-    "entropy",
-    "in nats",
-    "aleatoric (expected) entropy, in nats",
-    "epistemic entropy (mutual information), nats",
-    "the classes themselves overlap",
-)
-
-
 def domains(results: Any) -> list[tuple[str, str, Any]]:
     """The sets of rows that there are: (kind of the mark, name, results)."""
     return [("a", "in-domain", results)] + ([("b", "out-of-domain", results.ood)] if results.ood is not None else [])
 
 
-def two_kinds(results: RegressionResults | ClassificationResults) -> str:
+def two_kinds(results: Results, words: KindWords) -> str:
     """A card with the scatter plot of the two, and their quantiles."""
-    words = _STD if isinstance(results, RegressionResults) else _ENTROPY
     sets = domains(results)
     drawn = []
     for kind, name, part in sets:

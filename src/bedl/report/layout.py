@@ -1,4 +1,4 @@
-"""Pieces that the pages of both kinds are put together from."""
+"""Pieces that the pages of all tasks are put together from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from bedl.report import png
-from bedl.report.results import ClassificationResults, RegressionResults
-from bedl.report.scores import MEANINGS
 from bedl.report.text import count, data, number, percent, table, text
+from bedl.tasks import Results, meanings
 
 __all__ = ["Cell", "card", "headline", "histogram_edges", "legend", "most_uncertain", "quantile_rows", "subsample"]
 
@@ -54,15 +53,15 @@ def card(title: str, how: str, plot: str, *, key: str = "", numbers: str = "") -
 
 
 def headline(scores: Mapping[str, Any], level: float | None = None) -> str:
-    """The scores as a list of terms; names that are not in `MEANINGS` are shown as they are.
+    """The scores as a list of terms; names that no task knows are shown as they are.
 
     Args:
         scores: by name.
         level: of the intervals, which belongs to their coverage and width.
     """
-    items = []
+    known, items = meanings(), []
     for name, value in scores.items():
-        meaning = MEANINGS.get(name)
+        meaning = known.get(name)
         if isinstance(value, (int, float, np.number)):
             shown = percent(float(value)) if meaning and meaning.share else number(float(value))
         else:
@@ -83,7 +82,7 @@ def quantile_rows(columns: Iterable[np.ndarray]) -> list[list[str]]:
     return rows
 
 
-def most_uncertain(results: RegressionResults | ClassificationResults, title: str, columns: Mapping[str, Cell]) -> str:
+def most_uncertain(results: Results, title: str, columns: Mapping[str, Cell]) -> str:
     """The most uncertain rows that have examples, as pictures or as a table.
 
     Args:
@@ -116,7 +115,7 @@ def _pictures(images: np.ndarray, index: np.ndarray, title: str, columns: Mappin
             f'<figure><img src="{png.data_uri(image)}" alt="row {row + 1}" width="96" height="96">'
             f'<figcaption><span class="row">row {count(row + 1)}</span><dl>{facts}</dl></figcaption></figure>'
         )
-    how = "The images with the highest entropy, the most uncertain first."
+    how = "The images with the largest total uncertainty, the most uncertain first."
     return (
         f'<section class="card wide"><h2>{title}</h2><p class="how">{how}</p>'
         f'<div class="pictures">{"".join(figures)}</div></section>'

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from bedl.errors import BEDLError
-from bedl.report import classification, regression
-from bedl.report.examples import ReportError
 from bedl.report.layout import INTERVALS, POINTS, headline
-from bedl.report.results import ClassificationResults, RegressionResults
-from bedl.report.scores import MEANINGS, score
+from bedl.report.pages import Page, page_of
 from bedl.report.text import count, data, text
+from bedl.tasks import Results, ResultsError, meanings, score
 
 __all__ = ["ReportExistsError", "render", "write_report"]
 
@@ -28,18 +26,18 @@ class ReportExistsError(BEDLError, FileExistsError):
     """There is a file already where the report should go."""
 
 
-def render(results: RegressionResults | ClassificationResults, scores: Mapping[str, Any] | None = None) -> str:
+def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
     """The page, as HTML.
 
     Args:
         results: what to show.
-        scores: by the names of `bedl.report.MEANINGS` they replace the ones computed here (an exact likelihood of a
+        scores: by the names of `bedl.report.meanings` they replace the ones computed here (an exact likelihood of a
             prediction that is not normal); others, numbers or text, are added to the headline.
     """
-    if not isinstance(results, (RegressionResults, ClassificationResults)):
-        raise ReportError(f"a report shows RegressionResults or ClassificationResults, not {type(results).__name__}")
+    if not isinstance(results, Results):
+        raise ResultsError(f"a report shows a record such as RegressionResults, not {type(results).__name__}")
+    page = page_of(results.task)
     values: dict[str, Any] = {**score(results), **_checked(scores or {})}
-    kind: Any = regression if isinstance(results, RegressionResults) else classification
     style, script = _asset("page.css"), _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The page's own script and no other: even markup that slipped through could not run.
@@ -48,7 +46,7 @@ def render(results: RegressionResults | ClassificationResults, scores: Mapping[s
         "base-uri 'none'; form-action 'none'"
     )
     about = "".join(
-        f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results)
+        f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results, page)
     )
     return f"""<!doctype html>
 <html lang="en">
@@ -70,9 +68,9 @@ def render(results: RegressionResults | ClassificationResults, scores: Mapping[s
 <main>
 {headline(values, getattr(results, "level", None))}
 <div class="cards" id="content" tabindex="-1">
-{"".join(kind.sections(results, values))}
+{"".join(page.sections(results, values))}
 </div>
-{_notes(results)}
+{_notes(results, page)}
 </main>
 <footer>Made by bedl. This page is one file and loads nothing from elsewhere.</footer>
 <div id="tip" hidden></div>
@@ -84,7 +82,7 @@ def render(results: RegressionResults | ClassificationResults, scores: Mapping[s
 
 
 def write_report(
-    results: RegressionResults | ClassificationResults,
+    results: Results,
     path: str | os.PathLike[str],
     *,
     scores: Mapping[str, Any] | None = None,
@@ -97,11 +95,11 @@ def write_report(
     """
     target = Path(path)
     if target.is_dir():
-        raise ReportError(f"{target} is a folder: give the name of a file, such as {target / 'report.html'}")
+        raise ResultsError(f"{target} is a folder: give the name of a file, such as {target / 'report.html'}")
     if target.exists() and not overwrite:
         raise _exists(target)
     if not target.parent.is_dir():
-        raise ReportError(f"there is no folder {target.parent}: create it first")
+        raise ResultsError(f"there is no folder {target.parent}: create it first")
     page = render(results, scores)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
@@ -138,9 +136,10 @@ def _exists(target: Path) -> ReportExistsError:
 
 
 def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = meanings()
     for name, value in scores.items():
-        if name in MEANINGS and not isinstance(value, (int, float, np.number)):
-            raise ReportError(f"the score {name} must be a number, not {value!r}; text goes under a name of your own")
+        if name in known and not isinstance(value, (int, float, np.number)):
+            raise ResultsError(f"the score {name} must be a number, not {value!r}; text goes under a name of your own")
     return scores
 
 
@@ -154,43 +153,31 @@ def _asset(name: str) -> str:
     return files("bedl.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _facts(results: RegressionResults | ClassificationResults) -> list[tuple[str, str]]:
-    facts = [("target", str(results.target_name)), ("rows", count(len(results)))]
-    if isinstance(results, ClassificationResults):
-        facts.insert(1, ("classes", str(len(results.class_names))))
+def _facts(results: Results, page: Page) -> list[tuple[str, str]]:
+    facts = [("target", str(results.target_name)), *page.facts(results), ("rows", count(len(results)))]
     if results.ood is not None:
         facts.append(("out-of-domain rows", count(len(results.ood))))
     return [*((str(name), str(value)) for name, value in results.about.items()), *facts]
 
 
-def _notes(results: RegressionResults | ClassificationResults) -> str:
+def _notes(results: Results, page: Page) -> str:
     """What the page cannot say, and why."""
     rows, known = len(results), int(results.labelled.sum())
     notes = [data(note, 400) for note in results.notes]
-    observed = "observed targets" if isinstance(results, RegressionResults) else "labels"
     if known == 0:
-        missing = (
-            "likelihood, errors, CRPS, coverage, calibration and residuals"
-            if isinstance(results, RegressionResults)
-            else "likelihood, accuracy, reliability, refusal and confusion"
-        )
-        notes.append(f"There are no {observed}: {missing} cannot be computed and are left out.")
+        notes.append(f"There are no {page.observed}: {page.needing_targets} cannot be computed and are left out.")
     elif known < rows:
-        notes.append(f"{count(known)} of {count(rows)} rows have {observed}; scores that need them use these rows.")
+        notes.append(
+            f"{count(known)} of {count(rows)} rows have {page.observed}; scores that need them use these rows."
+        )
     if results.ood is None:
         notes.append("No out-of-domain rows were given: how well foreign inputs are recognised is not shown.")
     if max(rows, len(results.ood) if results.ood is not None else 0) > min(POINTS // 2, INTERVALS):
-        few = f" ({INTERVALS} in the plot of intervals)" if isinstance(results, RegressionResults) else ""
         notes.append(
-            f"Plots show at most {count(POINTS)} points{few}, chosen at random but the same ones each time. "
+            f"Plots show at most {count(POINTS)} points{page.drawn}, chosen at random but the same ones each time. "
             "Scores and tables use all rows."
         )
-    if isinstance(results, RegressionResults):
-        notes.append("Std is a standard deviation in the target's unit; aleatoric² + epistemic² = total².")
-        if results.pit is None:
-            notes.append("NLL, CRPS and calibration take each prediction for a normal with the given mean and std.")
-    else:
-        notes.append("Entropies are in nats (natural logarithm); aleatoric + epistemic = total.")
+    notes += page.notes(results)
     notes.append("How uncertainty splits into aleatoric and epistemic depends on the model, not on the data alone.")
     items = "".join(f"<li>{note}</li>" for note in notes)
     return f'<section class="card notes"><h2>Notes and limits</h2><ul>{items}</ul></section>'

@@ -14,8 +14,8 @@ from unicodedata import east_asian_width
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bedl.report.examples import ReportError
 from bedl.report.text import number, shorten, text
+from bedl.tasks import ResultsError
 
 __all__ = [
     "Frame",
@@ -58,7 +58,7 @@ class Frame:
     def __post_init__(self) -> None:
         spans = (self.x_high - self.x_low, self.y_high - self.y_low)
         if not all(math.isfinite(span) and span > 0 for span in spans):
-            raise ReportError(
+            raise ResultsError(
                 f"values from {self.x_low:g} to {self.x_high:g} and {self.y_low:g} to {self.y_high:g}: no plot"
             )
 

@@ -1,4 +1,4 @@
-"""What some rows look like, and the error of this room."""
+"""What some rows look like, and the error of records that do not fit together."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from bedl.errors import BEDLError
 
-__all__ = ["Array", "Examples", "ReportError"]
+__all__ = ["Array", "Examples", "ResultsError"]
 
 Array = NDArray[Any]
 
 
-class ReportError(BEDLError, ValueError):
+class ResultsError(BEDLError, ValueError):
     """The results do not fit together, or there is nothing to show."""
 
 
@@ -43,17 +43,17 @@ class Examples:
             images = self.images
             grey = images.ndim == 3 or (images.ndim == 4 and images.shape[1] == 1)
             if images.dtype != np.uint8 or not (grey or (images.ndim == 4 and images.shape[1] == 3)):
-                raise ReportError(
+                raise ResultsError(
                     f"images are {images.dtype} of shape {images.shape}: give uint8 of shape (k, H, W), "
                     "(k, 1, H, W) or (k, 3, H, W)"
                 )
             lengths.add(len(images))
         if len(lengths) > 1:
-            raise ReportError(f"columns and images of the examples differ in length: {sorted(lengths)}")
+            raise ResultsError(f"columns and images of the examples differ in length: {sorted(lengths)}")
         if self.index is None:
             object.__setattr__(self, "index", np.arange(lengths.pop() if lengths else 0))
         elif lengths and len(self.index) not in lengths:
-            raise ReportError(f"index names {len(self.index)} rows, but there are {lengths.pop()} examples")
+            raise ResultsError(f"index names {len(self.index)} rows, but there are {lengths.pop()} examples")
 
     def __len__(self) -> int:
         return len(self.index)

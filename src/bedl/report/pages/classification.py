@@ -8,16 +8,25 @@ import numpy as np
 
 from bedl import metrics
 from bedl.report import svg
-from bedl.report.kinds import domains, two_kinds
+from bedl.report.kinds import KindWords, domains, two_kinds
 from bedl.report.layout import Cell, card, legend, most_uncertain, quantile_rows
-from bedl.report.results import ClassificationResults
+from bedl.report.pages import Page
 from bedl.report.text import count, data, number, percent, shorten, table
+from bedl.tasks.classification import ClassificationResults
 
-__all__ = ["sections"]
+__all__ = ["KINDS", "PAGE", "sections"]
 
 CLASSES_SHOWN = 15  # in the confusion matrix; beyond, its cells hold no number that could be read
 CURVE_POINTS = 400
 MISTAKES = 12
+KINDS = KindWords(
+    ("aleatoric_entropy", "epistemic_entropy", "entropy"),
+    "entropy",
+    "in nats",
+    "aleatoric (expected) entropy, in nats",
+    "epistemic entropy (mutual information), nats",
+    "the classes themselves overlap",
+)
 
 
 def sections(results: ClassificationResults, scores: dict[str, float]) -> list[str]:
@@ -26,7 +35,7 @@ def sections(results: ClassificationResults, scores: dict[str, float]) -> list[s
     if results.labelled.any():
         parts.append(_reliability(results, scores))
     parts.append(_entropy(results, scores))
-    parts.append(two_kinds(results))
+    parts.append(two_kinds(results, KINDS))
     if results.labelled.any():
         parts += [_refusing(results), *_confusion(results)]
     parts.append(_most_uncertain(results, "Most uncertain examples"))
@@ -225,3 +234,12 @@ def _most_uncertain(results: ClassificationResults, title: str) -> str:
     columns["entropy"] = lambda row: f"{number(float(results.entropy[row]), 3)} nats"
     columns["epistemic"] = lambda row: f"{number(float(results.epistemic_entropy[row]), 3)} nats"
     return most_uncertain(results, title, columns)
+
+
+PAGE = Page(
+    sections=sections,
+    notes=lambda results: ["Entropies are in nats (natural logarithm); aleatoric + epistemic = total."],
+    observed="labels",
+    needing_targets="likelihood, accuracy, reliability, refusal and confusion",
+    facts=lambda results: [("classes", str(len(results.class_names)))],
+)

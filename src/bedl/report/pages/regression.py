@@ -8,13 +8,22 @@ import numpy as np
 
 from bedl import metrics
 from bedl.report import svg
-from bedl.report.kinds import two_kinds
+from bedl.report.kinds import KindWords, two_kinds
 from bedl.report.layout import INTERVALS, Cell, card, histogram_edges, legend, most_uncertain, quantile_rows, subsample
-from bedl.report.results import RegressionResults
-from bedl.report.scores import pit
+from bedl.report.pages import Page
 from bedl.report.text import count, data, number, percent, shorten, table, text
+from bedl.tasks.regression import RegressionResults, pit
 
-__all__ = ["sections"]
+__all__ = ["KINDS", "PAGE", "notes", "sections"]
+
+KINDS = KindWords(
+    ("aleatoric_std", "epistemic_std", "std"),
+    "std",
+    "in the target's unit",
+    "aleatoric std: noise in the data (target's unit)",
+    "epistemic std: what the model does not know",
+    "the target itself is noisy",
+)
 
 
 def sections(results: RegressionResults, scores: dict[str, float]) -> list[str]:
@@ -25,13 +34,21 @@ def sections(results: RegressionResults, scores: dict[str, float]) -> list[str]:
         if results.pit is not None or (results.std[results.labelled] > 0).all():
             parts += [_calibration(results), _pit(results)]
         parts.append(_residuals(results))
-    parts.append(two_kinds(results))
+    parts.append(two_kinds(results, KINDS))
     if results.ood is not None:
         parts += [_out_of_domain(results, scores, "std"), _out_of_domain(results, scores, "epistemic_std")]
     parts.append(_most_uncertain(results, "Most uncertain rows"))
     if results.ood is not None:
         parts.append(_most_uncertain(results.ood, "Most uncertain rows, out-of-domain"))
     return [part for part in parts if part]
+
+
+def notes(results: RegressionResults) -> list[str]:
+    """Sentences on what the numbers of the page are."""
+    said = ["Std is a standard deviation in the target's unit; aleatoric² + epistemic² = total²."]
+    if results.pit is None:
+        said.append("NLL, CRPS and calibration take each prediction for a normal with the given mean and std.")
+    return said
 
 
 def _level(results: RegressionResults) -> str:
@@ -271,3 +288,12 @@ def _most_uncertain(results: RegressionResults, title: str) -> str:
     if results.y is not None:
         fields["observed"] = results.y
     return most_uncertain(results, title, {name: _cells(values) for name, values in fields.items()})
+
+
+PAGE = Page(
+    sections=sections,
+    notes=notes,
+    observed="observed targets",
+    needing_targets="likelihood, errors, CRPS, coverage, calibration and residuals",
+    drawn=f" ({INTERVALS} in the plot of intervals)",
+)

@@ -1,0 +1,40 @@
+"""What can be predicted, one module each: numbers, classes, … A task says once what its predictions are called.
+
+    task = bedl.tasks.get("regression")
+    task.outputs             # what models and ONNX files give, by name and unit
+    task.columns(outputs)    # the same as the columns of a table
+    task.results(outputs)    # the same as a record to be scored and shown
+    task.scores(record)
+
+A task is a module of this package whose name does not begin with an underscore, and in it a value `TASK`: to add one is
+to add a file. No torch in here, and no model.
+"""
+
+from __future__ import annotations
+
+from bedl.tasks._base import Output, Quantities, Task, UnknownTaskError
+from bedl.tasks._examples import Examples, ResultsError
+from bedl.tasks._finding import automatic, get, meanings, names
+from bedl.tasks._results import Results, concatenate
+from bedl.tasks._scores import Meaning, score
+
+__all__ = [
+    # what there is
+    "automatic",
+    "get",
+    "names",
+    # what a task is
+    "Output",
+    "Quantities",
+    "Task",
+    # records of predictions, and their scores
+    "Examples",
+    "Meaning",
+    "Results",
+    "concatenate",
+    "meanings",
+    "score",
+    # errors
+    "ResultsError",
+    "UnknownTaskError",
+]

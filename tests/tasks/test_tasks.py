@@ -1,0 +1,156 @@
+"""Tasks: found by name, one file each, and their columns and records agree with each other."""
+
+import dataclasses
+import sys
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+import bedl.report.pages
+import bedl.tasks
+from bedl import tasks
+from bedl.report import render
+from tests.report.data import classification, regression
+
+TOLD = {
+    "regression": {
+        "mean": np.array([[1.0, 10.0]]), "std": np.array([[0.5, 5.0]]), "aleatoric": np.array([[0.16, 16.0]]),
+        "epistemic": np.array([[0.09, 9.0]]),
+    },
+    "classification": {
+        "probabilities": np.array([[0.9, 0.1], [0.3, 0.7]]), "aleatoric": np.array([[0.08, 0.08], [0.2, 0.2]]),
+        "epistemic": np.array([[0.01, 0.01], [0.01, 0.01]]), "entropy": np.array([0.325, 0.611]),
+        "expected_entropy": np.array([0.3, 0.7]),
+    },
+}  # fmt: skip
+
+
+def test_an_unknown_task_is_an_error_that_lists_those_there_are():
+    for name in ("nonsense", "_base", "", None, "os"):
+        with pytest.raises(tasks.UnknownTaskError, match=r"classification.*regression"):
+            tasks.get(name)
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_every_task_says_what_it_is(name):
+    task = tasks.get(name)
+    assert task.name == name
+    assert task.outputs
+    assert task.column in ("number", "class", "binary")
+    assert task.summary
+    assert bedl.report.pages.page_of(name).observed
+    y = np.full(3, task.missing, dtype=task.dtype)
+    y[1] = 1
+    assert task.known(y).tolist() == [False, True, False]
+    assert task.filled(y).tolist() == [0, 1, 0]
+
+
+def test_columns_of_several_targets():
+    task, outputs = tasks.get("regression"), TOLD["regression"]
+    columns = task.columns(outputs, ["a", "b"], coverage=0.5)
+    names = "prediction std lower upper aleatoric_std epistemic_std".split()
+    assert list(columns) == [f"{name}_{target}" for target in "ab" for name in names]
+    assert columns["lower_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.25))
+    assert columns["upper_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.75))
+    assert (columns["aleatoric_std_a"][0], columns["epistemic_std_b"][0]) == pytest.approx((0.4, 3.0))
+    with pytest.raises(ValueError, match="coverage"):
+        task.columns(outputs, coverage=90)
+    with pytest.raises(ValueError, match="1 target names for 2"):
+        task.columns(outputs, ["a"])
+
+
+def test_a_models_own_interval_comes_before_that_of_a_normal():
+    outputs = {name: values[:, :1] for name, values in TOLD["regression"].items()}
+    own = {**outputs, "lower": np.array([[-3.0]]), "upper": np.array([[8.0]])}
+    columns = tasks.get("regression").columns(own)
+    assert (columns["lower"][0], columns["upper"][0]) == (-3.0, 8.0)
+
+
+def test_a_record_is_made_of_the_same_numbers_as_the_columns():
+    outputs = {name: values[:, :1] for name, values in TOLD["regression"].items()}
+    record = tasks.get("regression").results({**outputs, "cdf": np.array([[0.25]])}, np.array([2.0]), coverage=0.8)
+    columns = tasks.get("regression").columns(outputs, coverage=0.8)
+    assert (record.mean[0], record.lower[0], record.pit[0]) == (1.0, columns["lower"][0], 0.25)
+    record = tasks.get("classification").results(TOLD["classification"], np.array([0, -1]), names=["no", "yes"])
+    columns = tasks.get("classification").columns(TOLD["classification"], ["no", "yes"])
+    assert columns["prediction"].tolist() == ["no", "yes"]
+    assert record.labelled.tolist() == [True, False]
+    np.testing.assert_array_equal(record.aleatoric_entropy + record.epistemic_entropy, record.entropy)
+    np.testing.assert_array_equal(record.epistemic_entropy, columns["epistemic_entropy"])
+    assert record.epistemic_entropy[1] == 0  # rounding may not make it negative
+
+
+@pytest.mark.parametrize("make", [regression, classification])
+def test_every_score_has_a_meaning(make):
+    results = make()
+    found = tasks.score(results)
+    assert list(found)
+    assert set(found) == set(tasks.get(results.task).meanings)
+
+
+def test_an_exact_likelihood_is_that_of_the_rows_with_a_target():
+    results = regression(
+        4, ood=False, y=np.array([1.0, np.nan, 2.0, 3.0]), log_density=np.array([-1.0, 9.0, -2.0, -6.0])
+    )
+    assert tasks.score(results)["nll"] == 3.0
+
+
+def test_foreign_rows_of_another_task_are_refused():
+    with pytest.raises(tasks.ResultsError, match="another task"):
+        dataclasses.replace(regression(ood=False), ood=classification(ood=False))
+
+
+NEW_TASK = '''
+"""Marks from 1 to 6."""
+from bedl.tasks.regression import Regression, RegressionResults
+
+
+class MarkResults(RegressionResults):
+    task = "marks"
+
+
+class Marks(Regression):
+    name = "marks"
+    automatic = False
+    _record = MarkResults
+
+    def fault(self, y):
+        wrong = (y < 1) | (y > 6)
+        return (int(wrong.argmax()), "a mark lies between 1 and 6") if wrong.any() else None
+
+
+TASK = Marks()
+'''
+
+
+def test_a_new_task_is_one_file_and_its_page_another(tmp_path, monkeypatch):
+    for package, text in (
+        (bedl.tasks, NEW_TASK),
+        (bedl.report.pages, "from bedl.report.pages.regression import PAGE\n"),
+    ):
+        folder = tmp_path / package.__name__
+        folder.mkdir()
+        (folder / "marks.py").write_text(text)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    try:
+        task = tasks.get("marks")
+        assert "marks" in tasks.names()
+        assert tasks.automatic("number").name == "regression"
+        outputs = {name: values[:, :1] for name, values in TOLD["regression"].items()}
+        record = task.results(outputs, np.array([2.0]))
+        assert record.task == "marks"
+        assert "Predictions with their intervals" in render(record)
+
+        from bedl.data import DataError, TableEncoder, open_table
+
+        rows = "".join(f"{i},{1 + i % 7 / 2}\n" for i in range(30))
+        (tmp_path / "t.csv").write_text("x,y\n" + rows + "31,9\n")
+        table = open_table(tmp_path / "t.csv")
+        encoder = TableEncoder.fit(table, "y", "marks")
+        with pytest.raises(DataError, match="row 31: a mark lies between 1 and 6"):
+            encoder.targets(next(table.batches()))
+    finally:
+        for name in ("bedl.tasks.marks", "bedl.report.pages.marks"):
+            sys.modules.pop(name, None)
+        bedl.tasks._finding._get.cache_clear()
