@@ -19,7 +19,7 @@ X = X.astype(np.float32)
 
 
 def trained(rows: np.ndarray, seed: int) -> BEDLClassifier:
-    return BEDLClassifier(regularizer=None, epochs=EPOCHS, random_state=seed).fit(X[rows], y[rows])
+    return BEDLClassifier(method="bedl", epochs=EPOCHS, random_state=seed).fit(X[rows], y[rows])
 
 
 def compare(seed: int) -> dict[str, list[float]]:

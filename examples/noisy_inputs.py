@@ -27,7 +27,7 @@ def measure(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 X, X_var, y = measure(200 if QUICK else 600)
 X_test, X_test_var, y_test = measure(2000)
 poor = X_test_var[:, 0] > 0.1
-settings = {"epochs": 30 if QUICK else 100, "regularizer": None, "random_state": 0}
+settings = {"epochs": 30 if QUICK else 100, "method": "bedl", "random_state": 0}
 
 told = BEDLRegressor(**settings).fit(X, y, X_var=X_var)
 blind = BEDLRegressor(**settings).fit(X, y)

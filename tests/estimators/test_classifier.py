@@ -89,7 +89,7 @@ def test_noise_makes_it_less_sure() -> None:
 @pytest.mark.parametrize(
     "wrong, error, complaint",
     [
-        ({"regularizer": "pacman"}, ValueError, "'pac', 'hyperprior', None"),
+        ({"method": "bedl-hyer"}, ValueError, "did you mean 'bedl-hyper'"),
         ({"ensemble": 0}, ValueError, "at least 1"),
         ({"epochs": 0}, ValueError, "epochs must be"),
         ({"batch_size": 1.5}, ValueError, "batch_size must be"),

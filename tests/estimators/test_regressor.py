@@ -98,7 +98,7 @@ def test_noise_while_learning_is_heeded() -> None:
     """A feature that is mostly noise is trusted less."""
     X, _ = table(64)  # one batch
     y = X[:, 0] + X[:, 1]
-    settings = {**QUICK, "hidden_layers": (), "epochs": 80, "batch_size": 64, "learning_rate": 0.1, "regularizer": None}
+    settings = {**QUICK, "hidden_layers": (), "epochs": 80, "batch_size": 64, "learning_rate": 0.1, "method": "bedl"}
     clean = BEDLRegressor(**settings).fit(X, y)
     noisy = BEDLRegressor(**settings).fit(X, y, X_var=[4.0, 0.0, 0.0])
 
@@ -131,7 +131,7 @@ def test_partial_fit_learns_from_a_stream() -> None:
 def test_partial_fit_keeps_adams_memory() -> None:
     """Two calls with one batch each are one run over both, by torch's own Adam."""
     X, y = table(64)
-    model = BEDLRegressor(**{**QUICK, "batch_size": 64, "regularizer": None}).partial_fit(X, y)
+    model = BEDLRegressor(**{**QUICK, "batch_size": 64, "method": "bedl"}).partial_fit(X, y)
     steps = [int(state["step"]) for state in model._optimizers[0].state.values()]
     model.partial_fit(X, y)
     assert set(steps) == {1}

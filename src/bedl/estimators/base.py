@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,25 +20,46 @@ from torch import nn
 
 from bedl.estimators import storage
 from bedl.estimators.inputs import Inputs, Table, check_noise, column_moments, held_out, values_of
-from bedl.estimators.network import as_objective, build, standardize
 from bedl.estimators.recipe import Recipe, recipe
+from bedl.estimators.scaling import InUnits, standardize
 from bedl.estimators.train import partial_train, train
-from bedl.heads import Head
-from bedl.methods import Ensemble, Method
+from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
 from bedl.nn.scaling import Standardize
-from bedl.objectives import Objective
 from bedl.predictive import Predictive
 from bedl.training.data import Points, stream_seed
 
-__all__ = ["BEDLEstimator"]
+__all__ = ["BEDLEstimator", "parameters_of"]
+
+
+def parameters_of(other: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: a constructor that takes another one's parameters beside its own, and shows them all.
+
+    scikit-learn and editors read the parameters of an estimator off its signature.
+    """
+
+    def extend(init: Callable[..., Any]) -> Callable[..., Any]:
+        named = [p for p in inspect.signature(init).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        theirs = inspect.signature(other)
+        init.__signature__ = theirs.replace(parameters=[*theirs.parameters.values(), *named])  # type: ignore[attr-defined]
+        return init
+
+    return extend
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Where a module's tensors are; one without any is on the CPU."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 class BEDLEstimator(BaseEstimator):
     """Base of `BEDLRegressor` and `BEDLClassifier`, which see for the parameters."""
 
-    _presets: ClassVar[dict[str, Objective]]
     method_: Any
+    task_: str
+    n_targets_: int
+    built_: tuple[str, dict[str, Any]]
     input_shape_: tuple[int, ...]
     target_names_: list[str] | None
 
@@ -45,8 +69,9 @@ class BEDLEstimator(BaseEstimator):
         activation: Any = "relu",
         *,
         net: Any = None,
+        method: str = "auto",
+        method_options: dict[str, Any] | None = None,
         standardize: bool | str = True,
-        regularizer: Any = "pac",
         ensemble: int = 1,
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
@@ -66,8 +91,9 @@ class BEDLEstimator(BaseEstimator):
         self.hidden_layers = hidden_layers
         self.activation = activation
         self.net = net
+        self.method = method
+        self.method_options = method_options
         self.standardize = standardize
-        self.regularizer = regularizer
         self.ensemble = ensemble
         self.epochs = epochs
         self.batch_size = batch_size
@@ -86,15 +112,24 @@ class BEDLEstimator(BaseEstimator):
 
     # -- what the subclasses say ------------------------------------------------------------------
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
-        """Learn about the targets, if `reset`, and give them as the head wants them."""
+        """Learn about the targets, if `reset`: task_, n_targets_; and give them as the head wants them."""
         raise NotImplementedError
 
-    def _head(self) -> Head:
+    def _scale(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Where targets have been moved and scaled to: what to add and what to multiply by to undo it."""
+        return None
+
+    def _names(self) -> dict[str, list[str] | None]:
+        """Names of targets or classes, for export."""
         raise NotImplementedError
 
     def _in_units(self, prediction: Predictive) -> Predictive:
         """What the method predicts, in the targets' own units."""
-        return prediction
+        scale = self._scale()
+        if scale is None:
+            return prediction
+        loc, size = (torch.as_tensor(part) for part in scale)
+        return prediction.to(torch.float64).rescale(loc, size)  # type: ignore[attr-defined]
 
     # -- learning ---------------------------------------------------------------------------------
     def fit(self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None) -> Any:
@@ -116,9 +151,22 @@ class BEDLEstimator(BaseEstimator):
         self.n_seen_ = table.size
         points = self._points(table)
         points.n_train = table.size
+        if self._members()[0].learns == "by itself":
+            self.history_ = self._fit_by_itself(points)
+            return self
         parts = list(self._parts(points, table, plan, seed))
         self.history_ = train(self, self._members(), parts, plan, seed)
         return self
+
+    def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
+        """Let a method that takes no gradient steps learn from all points at once."""
+        x, y, weight = points.whole()
+        if weight is not None or not isinstance(x, torch.Tensor):
+            what = "sample_weight" if weight is not None else "X_var"
+            raise ValueError(f"method {self.built_[0]!r} takes no gradient steps and knows no {what}; leave it out")
+        for member in self._members():
+            member.fit(x, y)
+        return []
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, X_var: Any, classes: Any = None) -> Any:
         first = not hasattr(self, "method_")
@@ -126,6 +174,8 @@ class BEDLEstimator(BaseEstimator):
         if first:
             self._build(table, self._seed())
             self.n_seen_, self.history_ = 0.0, []
+        if self._members()[0].learns != "by steps":
+            raise ValueError(f"method {self.built_[0]!r} learns from all points at once; use fit")
         if not getattr(self, "_optimizers", None):
             self._optimizers = [None] * len(self._members())
         self.n_seen_ += table.size
@@ -140,7 +190,7 @@ class BEDLEstimator(BaseEstimator):
             raise ValueError(f"ensemble is a number of networks, at least 1, not {self.ensemble!r}")
         if not isinstance(self.learning_rate, Real) or not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be a positive number, not {self.learning_rate!r}")
-        as_objective(self.regularizer, self._presets)
+        registry.get(self.method)
         names = getattr(y, "columns", None)
         X, y = self._check_arrays(X, y, reset)
         weight = None
@@ -176,8 +226,10 @@ class BEDLEstimator(BaseEstimator):
     def _build(self, table: Table, seed: int) -> None:
         accelerated = self._device().type != "cpu"
         self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
-        loc, scale = self._scaling(table) if self.standardize else (None, None)
-        self.method_ = self._fresh(loc, scale, seed)
+        scaling = self._scaling(table) if self.standardize else None
+        problem = self._problem(scaling)
+        self.built_ = registry.resolve(self.method, problem, self.method_options)
+        self.method_ = self._fresh(problem, seed)
 
     def _scaling(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         if self.standardize != "shared":
@@ -185,22 +237,21 @@ class BEDLEstimator(BaseEstimator):
         flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
         return tuple(np.repeat(part, table.X.shape[1]) for part in column_moments(flat, table.weight))  # type: ignore
 
-    def _fresh(self, loc: np.ndarray | None, scale: np.ndarray | None, seed: int) -> nn.Module:
-        """A method of this build, with fresh weights."""
+    def _problem(self, scaling: tuple[np.ndarray, np.ndarray] | None) -> Problem:
+        front = None if scaling is None else functools.partial(standardize, *scaling, self.input_shape_)
+        return Problem(
+            self.task_, self.n_targets_, self.input_shape_, self.hidden_layers, self.activation, self.net, front
+        )
+
+    def _fresh(self, problem: Problem, seed: int) -> Method:
+        """The method that was chosen, or an ensemble of such, with fresh weights."""
+        name, options = self.built_
         dtype = getattr(torch, self.dtype_)
-
-        def make() -> Method:
-            front = None if loc is None or scale is None else standardize(loc, scale, self.input_shape_, dtype)
-            objective = as_objective(self.regularizer, self._presets)
-            return build(
-                self.net, self.hidden_layers, self.activation, self.input_shape_, self._head(), objective, front, dtype
-            )
-
-        whole = Ensemble.of(int(self.ensemble), make, seed)
+        whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
         return whole if len(whole) > 1 else whole.members[0]
 
     def _members(self) -> list[Any]:
-        return list(self.method_.members) if isinstance(self.method_, Ensemble) else [self.method_]
+        return list(self.method_.members)
 
     def _points(self, table: Table) -> Points:
         inputs = Inputs(table.X, table.noise, getattr(torch, self.dtype_))
@@ -243,7 +294,7 @@ class BEDLEstimator(BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=len(self.input_shape_) > 1)
         self._same_shape(X)
         inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
-        place = next(self.method_.parameters()).device
+        place = _device_of(self.method_)
         with frozen(self.method_) as method:
             parts = [self._in_units(method.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
         return values_of(parts)
@@ -258,7 +309,7 @@ class BEDLEstimator(BaseEstimator):
     # -- out of this process ----------------------------------------------------------------------
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        if "method_" in state and next(state["method_"].parameters()).device.type != "cpu":
+        if "method_" in state and _device_of(state["method_"]).type != "cpu":
             state = {**state, "method_": copy.deepcopy(state["method_"]).cpu(), "_optimizers": []}
         return state
 
@@ -282,21 +333,25 @@ class BEDLEstimator(BaseEstimator):
         """
         return storage.load(Path(path), cls, given)
 
-    def _copy(self) -> nn.Module:
-        """The method for deployment: in single precision, on the CPU, in evaluation mode."""
-        return copy.deepcopy(self.method_).cpu().float().eval()
-
-    def _export(self, module: nn.Module, task: Any, **names: Any) -> Any:
+    def _exportable(self) -> Any:
+        """What leaves Python, in single precision, on the CPU, in evaluation mode; see `bedl.deploy`."""
         check_is_fitted(self, "method_")
         from bedl.deploy import Exportable
 
+        module: nn.Module = copy.deepcopy(self.method_)
+        scale = self._scale()
+        if scale is not None:
+            module = InUnits(module, *(torch.as_tensor(part) for part in scale))
         features = getattr(self, "feature_names_in_", None)
-        features = None if features is None else [str(name) for name in features]
-        fields: dict[str, Any] = {"class_names": None, "target_names": None, **names, "feature_names": features}
         front = next((part for part in module.modules() if isinstance(part, Standardize)), None)
-        centre = torch.zeros(()) if front is None else front.loc.float()
-        example = centre.expand(2, *self.input_shape_).contiguous()
-        return Exportable(module=module.float().eval(), example=example, task=task, **fields)
+        centre = torch.zeros(()) if front is None else front.loc.cpu().float()
+        return Exportable(
+            module=module.cpu().float().eval(),
+            example=centre.expand(2, *self.input_shape_).contiguous(),
+            task=self.task_,
+            feature_names=None if features is None else [str(name) for name in features],
+            **self._names(),
+        )
 
     def _state(self) -> dict[str, Any]:
         """What a subclass has learned beside the network, as JSON."""

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import validate_data
 
+from bedl import tasks
 from bedl.estimators.base import BEDLEstimator
-from bedl.heads import Dirichlet
-from bedl.objectives import PAC, HyperPrior, Objective
+from bedl.estimators.inputs import check_targets
 
 __all__ = ["BEDLClassifier"]
 
 
 class BEDLClassifier(ClassifierMixin, BEDLEstimator):
-    """Classification by a network with Gaussian weights and a Dirichlet head; two classes or more.
+    """Classification by a network with Gaussian weights; two classes or more, or several labels at once.
 
-    Takes the parameters of `BEDLRegressor`; a `net` of your own needs one output per class. Labels may be numbers or
-    texts. ``regularizer="pac"`` is `PAC(evidence="misleading")`: the paper's own term, on all evidence, makes a network
-    unsure everywhere, and `PAC(on="perturbed")`, good for images, costs likelihood on small tables.
+    Takes the parameters of `BEDLRegressor` but `likelihood`; a `net` of your own needs one output per class. Labels may
+    be numbers or texts. A y of shape (n, n_labels) that holds 0 and 1 says which labels a point has: each is predicted
+    with a probability of its own.
 
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
@@ -38,11 +38,6 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         array([0])
     """
 
-    _presets: ClassVar[dict[str, Objective]] = {
-        "pac": PAC(evidence="misleading"),
-        "hyperprior": HyperPrior(),
-    }
-
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, X_var: Any = None
     ) -> BEDLClassifier:
@@ -54,18 +49,23 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         """
         return self._partial_fit(X, y, sample_weight, X_var, classes)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = "multilabel" in tasks.names()
+        return tags
+
     def predict(self, X: Any, X_var: Any = None) -> np.ndarray:
-        """The most probable label of each point. shape: (n,)"""
-        labels = self.predict_dist(X, X_var).label  # type: ignore[attr-defined]
-        return self.classes_[labels.numpy()]
+        """The most probable class of each point, or which labels it has. shape: (n,) or (n, n_labels)"""
+        labels = self.predict_dist(X, X_var).label.numpy()  # type: ignore[attr-defined]
+        return labels if self._several_labels else self.classes_[labels]
 
     def predict_proba(self, X: Any, X_var: Any = None) -> np.ndarray:
-        """Probabilities of the classes, in the order of `classes_`. shape: (n, n_classes)"""
+        """Probabilities of the classes, in the order of `classes_`, or of each label. shape: (n, n_classes)"""
         values = np.exp(self.predict_log_proba(X, X_var).astype(np.float64))
-        return values / values.sum(1, keepdims=True)
+        return values if self._several_labels else values / values.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: Any, X_var: Any = None) -> np.ndarray:
-        """Their logarithms, finite for all classes. shape: (n, n_classes)"""
+        """Their logarithms, finite for all. shape: (n, n_classes)"""
         return self.predict_dist(X, X_var).log_probabilities.numpy()  # type: ignore[attr-defined]
 
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
@@ -84,19 +84,38 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return pandas.DataFrame(columns, index=getattr(X, "index", None))
 
     # -- for the base class -----------------------------------------------------------------------
+    @property
+    def _several_labels(self) -> bool:
+        return self.task_ == "multilabel"
+
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32], allow_nd=self.net is not None)
+        table = np.asarray(y)
+        several = table.ndim == 2 and table.shape[1] > 1 and type_of_target(table) == "multilabel-indicator"
+        X, y = validate_data(
+            self, X, y, reset=reset, multi_output=several, dtype=[np.float64, np.float32], allow_nd=self.net is not None
+        )
         check_classification_targets(y)
         return X, y
 
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
         if reset:
-            self.classes_ = np.unique(y if classes is None else np.asarray(classes))
-            if len(self.classes_) < 2:
-                raise ValueError(
-                    f"BEDLClassifier needs at least 2 classes; the data has one class only: {self.classes_[0]!r}"
-                )
-        elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
+            self.task_ = "classification" if y.ndim == 1 else "multilabel"
+            self.classes_ = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y if classes is None else classes)
+            self.n_targets_ = len(self.classes_)
+        if (y.ndim == 2) != self._several_labels or (y.ndim == 2 and y.shape[1] != self.n_targets_):
+            raise ValueError(f"y of shape {y.shape} is of another kind than that of the first call")
+        return self._label_columns(y) if self._several_labels else self._class_numbers(y, classes)
+
+    def _label_columns(self, y: np.ndarray) -> np.ndarray:
+        check_targets(self.task_, y)
+        return y.astype(np.int64)
+
+    def _class_numbers(self, y: np.ndarray, classes: Any) -> np.ndarray:
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"BEDLClassifier needs at least 2 classes; the data has one class only: {self.classes_[0]!r}"
+            )
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise ValueError(f"classes are not those of the first call: {list(self.classes_)}")
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
@@ -106,19 +125,17 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             )
         return np.searchsorted(self.classes_, y).astype(np.int64)
 
-    def _head(self) -> Dirichlet:
-        return Dirichlet(len(self.classes_))
-
     def _state(self) -> dict[str, Any]:
         if self.classes_.dtype.kind not in "biufUO" or not all(
             isinstance(label, (str, int, float, bool)) for label in self.classes_.tolist()
         ):
             raise TypeError(f"labels of type {self.classes_.dtype} cannot be saved; use texts or numbers")
-        return {"classes": self.classes_.tolist(), "classes_dtype": self.classes_.dtype.str}
+        return {"classes": self.classes_.tolist(), "classes_dtype": self.classes_.dtype.str, "task": self.task_}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.classes_ = np.asarray(state["classes"], dtype=np.dtype(state["classes_dtype"]))
+        self.task_, self.n_targets_ = state["task"], len(self.classes_)
 
-    def _exportable(self) -> Any:
-        """What leaves Python: see `bedl.deploy`."""
-        return self._export(self._copy(), "classification", class_names=[str(label) for label in self.classes_])
+    def _names(self) -> dict[str, list[str] | None]:
+        names = (self.target_names_ if self._several_labels else None) or [str(label) for label in self.classes_]
+        return {"class_names": names}

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bedl import tasks
 from bedl.moments import Moments
 
-__all__ = ["Inputs", "Table", "check_noise", "column_moments", "held_out", "values_of"]
+__all__ = ["Inputs", "Table", "check_noise", "check_targets", "column_moments", "held_out", "values_of"]
 
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
@@ -94,6 +95,14 @@ def check_noise(X_var: Any, X: np.ndarray) -> np.ndarray | None:
     if not np.isfinite(noise).all() or (noise < 0).any():
         raise ValueError("X_var holds variances: finite numbers, at least 0")
     return noise
+
+
+def check_targets(task: str, y: np.ndarray) -> None:
+    """Refuse targets that are none of this task. y: shape (n, D)"""
+    for column in y.T:
+        fault = tasks.get(task).fault(column)
+        if fault is not None:
+            raise ValueError(f"y, row {fault[0]}: {fault[1]}")
 
 
 def column_moments(X: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

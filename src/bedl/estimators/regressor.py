@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from bedl.estimators.base import BEDLEstimator
-from bedl.estimators.inputs import column_moments
-from bedl.estimators.network import InUnits
-from bedl.heads import Normal
-from bedl.objectives import PAC, HyperPrior, Objective
-from bedl.predictive import Predictive
+from bedl.estimators.base import BEDLEstimator, parameters_of
+from bedl.estimators.inputs import check_targets, column_moments
+from bedl.heads import head_of
 
 __all__ = ["BEDLRegressor"]
 
@@ -30,11 +27,13 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         net: a network of your own in their place: a module (a plain one is converted by `bedl.bayesianize`; it is
             copied, never changed) or a function ``(n_features, n_outputs) -> module``. It needs two outputs per target.
             With it, X may have more than two dimensions; the function is then given the shape of a point.
+        method: how to learn, by name: ``"auto"``, the recipe that bedl stands behind; ``"bedl"``, ``"bedl+reg"`` and
+            ``"bedl-hyper"``, the paper's own; `bedl.methods.registry.names()` lists all.
+        method_options: options of the method, such as ``{"regularizer": bedl.PAC(strength=0.5)}`` for ``"bedl"``.
         standardize: scale each feature (channel, for images) to mean 0 and variance 1 in front of the network.
             ``"shared"``: all features alike, for pixels as columns of a table, of which some hardly vary. Turn it off
             for a network that was trained on the inputs as they are.
-        regularizer: ``"pac"`` (the paper's, `bedl.PAC()`), ``"hyperprior"``, None, or an objective of your own, such
-            as ``bedl.PAC(strength=0.5)``.
+        likelihood: ``"normal"`` for real targets, or another task of bedl for numbers, such as ``"count"``.
         ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
         epochs: how often each point is seen at most; ``"auto"``: from the number of points.
         batch_size: points per step; ``"auto"``: from the number of points.
@@ -53,7 +52,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         random_state: a number makes everything reproducible. Global generators are never touched.
 
     Attributes:
-        method_: the trained `bedl.BEDL`, or an `Ensemble` of them, for standardised targets.
+        method_: the trained method, or an `Ensemble` of them, for standardised targets.
+        built_: the name and the options of the method that was built.
         history_: a row per member and epoch: loss, and ``val_nll`` of the points held out.
         n_features_in_, feature_names_in_: of X, as in scikit-learn.
 
@@ -71,7 +71,10 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         ['total', 'aleatoric', 'epistemic']
     """
 
-    _presets: ClassVar[dict[str, Objective]] = {"pac": PAC(), "hyperprior": HyperPrior()}
+    @parameters_of(BEDLEstimator.__init__)
+    def __init__(self, *settings: Any, likelihood: str = "normal", **more: Any):
+        super().__init__(*settings, **more)
+        self.likelihood = likelihood
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -117,7 +120,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         parts = {"aleatoric": prediction.aleatoric.numpy(), "epistemic": prediction.epistemic.numpy()}
         parts = {"total": parts["aleatoric"] + parts["epistemic"], **parts}
         for number, name in enumerate(self._target_names()):
-            ending = "" if len(self.target_loc_) == 1 else f"_{name}"
+            ending = "" if self.n_targets_ == 1 else f"_{name}"
             columns.update({f"{key}{ending}": values[:, number] for key, values in parts.items()})
         return pandas.DataFrame(columns, index=getattr(X, "index", None))
 
@@ -131,38 +134,41 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
         columns = y.astype(np.float64).reshape(len(y), -1)
         if reset:
-            self.target_loc_, self.target_scale_ = column_moments(columns, weight)
+            self.task_ = "regression" if self.likelihood == "normal" else str(self.likelihood)
+            self.n_targets_ = columns.shape[1]
+            head = head_of(self.task_, self.n_targets_)
+            self.target_loc_, self.target_scale_ = np.zeros(self.n_targets_), np.ones(self.n_targets_)
+            if head.scaled_targets:
+                self.target_loc_, self.target_scale_ = column_moments(columns, weight)
             self._flat = y.ndim == 1
-        elif columns.shape[1] != len(self.target_loc_):
-            raise ValueError(f"y has {columns.shape[1]} targets, but was fitted with {len(self.target_loc_)}")
+        elif columns.shape[1] != self.n_targets_:
+            raise ValueError(f"y has {columns.shape[1]} targets, but was fitted with {self.n_targets_}")
+        check_targets(self.task_, columns)
         return (columns - self.target_loc_) / self.target_scale_
 
-    def _head(self) -> Normal:
-        return Normal(len(self.target_loc_))
-
-    def _in_units(self, prediction: Predictive) -> Predictive:
-        loc, scale = (torch.as_tensor(part) for part in (self.target_loc_, self.target_scale_))
-        return prediction.to(torch.float64).rescale(loc, scale)  # type: ignore[attr-defined]
+    def _scale(self) -> tuple[np.ndarray, np.ndarray] | None:
+        scaled = head_of(self.task_, self.n_targets_).scaled_targets
+        return (self.target_loc_, self.target_scale_) if scaled else None
 
     def _shaped(self, values: torch.Tensor) -> np.ndarray:
         return values.numpy()[:, 0] if self._flat else values.numpy()
 
     def _target_names(self) -> list[str]:
-        return self.target_names_ or [str(number) for number in range(len(self.target_loc_))]
+        return self.target_names_ or [str(number) for number in range(self.n_targets_)]
 
     def _state(self) -> dict[str, Any]:
         return {
             "target_loc": self.target_loc_.tolist(),
             "target_scale": self.target_scale_.tolist(),
             "flat_target": self._flat,
+            "task": self.task_,
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.target_loc_ = np.asarray(state["target_loc"])
         self.target_scale_ = np.asarray(state["target_scale"])
         self._flat = state["flat_target"]
+        self.task_, self.n_targets_ = state["task"], len(self.target_loc_)
 
-    def _exportable(self) -> Any:
-        """What leaves Python: see `bedl.deploy`."""
-        loc, scale = (torch.as_tensor(part) for part in (self.target_loc_, self.target_scale_))
-        return self._export(InUnits(self._copy(), loc, scale), "regression", target_names=self._target_names())
+    def _names(self) -> dict[str, list[str] | None]:
+        return {"target_names": self._target_names()}

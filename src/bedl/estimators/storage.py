@@ -19,7 +19,7 @@ from bedl.training.checkpoint import write_atomically
 __all__ = ["SCHEMA", "ModelFileError", "load", "save"]
 
 FORMAT = "bedl.estimators"
-SCHEMA = 1
+SCHEMA = 2
 _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
 _LEFT_OUT = ("callbacks", "checkpoint", "compile", "device", "verbose")  # of the process that trained, not of the model
 
@@ -46,6 +46,7 @@ def save(estimator: Any, path: Path, overwrite: bool) -> Path:
         "target_names": estimator.target_names_,
         "dtype": estimator.dtype_,
         "n_seen": float(estimator.n_seen_),
+        "built": {"method": estimator.built_[0], "options": _as_json(estimator.built_[1])},
         **estimator._state(),
     }
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in estimator.method_.state_dict().items()}
@@ -68,6 +69,8 @@ def _as_json(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(item, (int, np.integer)) for item in value):
         return {"tuple": [int(item) for item in value]}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _as_json(item) for key, item in value.items()}}
     if isinstance(value, Sum):
         terms = [_as_json(term) for term in value.terms]
         return {"sum": terms} if all("objective" in term for term in terms) else {"missing": repr(value)}
@@ -84,6 +87,7 @@ def load(path: Path, kind: type | None, given: dict[str, Any]) -> Any:
     from bedl.estimators import BEDLClassifier, BEDLRegressor
 
     content, tensors = _read(path)
+    content = _as_now(content)
     classes = {cls.__name__: cls for cls in (BEDLRegressor, BEDLClassifier)}
     cls = classes.get(content["class"])
     if cls is None:
@@ -98,6 +102,7 @@ def load(path: Path, kind: type | None, given: dict[str, Any]) -> Any:
     estimator.target_names_, estimator.dtype_ = content["target_names"], content["dtype"]
     estimator.n_seen_, estimator.history_ = content["n_seen"], []
     estimator._set_state(content)
+    estimator.built_ = _built(content, given, path)
     estimator.method_ = _method(estimator, tensors, path)
     return estimator
 
@@ -128,15 +133,9 @@ def _parameters(stored: dict[str, Any], given: dict[str, Any], path: Path) -> di
         raise TypeError(f"load: there is no parameter {unknown[0]}")
     values = {key: _from_json(value) for key, value in stored.items()}
     values.update(given)
-    missing = {key: value["missing"] for key, value in values.items() if isinstance(value, dict) and "missing" in value}
-    missing.pop("random_state", None)  # only a new run would need it
     if isinstance(values.get("random_state"), dict):
-        values["random_state"] = None
-    if missing:
-        texts = ", ".join(f"{key}=… (was a {what})" for key, what in missing.items())
-        raise ModelFileError(
-            f"a file cannot hold code: load({str(path)!r}, {texts}) needs the same that was trained with"
-        )
+        values["random_state"] = None  # only a new run would need it
+    _refuse_code(values, path)
     return values
 
 
@@ -145,6 +144,8 @@ def _from_json(value: Any) -> Any:
         return value
     if "tuple" in value:
         return tuple(value["tuple"])
+    if "dict" in value:
+        return {key: _from_json(item) for key, item in value["dict"].items()}
     if "sum" in value:
         return Sum(*(_from_json(term) for term in value["sum"]))
     if "objective" in value:
@@ -152,10 +153,45 @@ def _from_json(value: Any) -> Any:
     return value
 
 
+def _as_now(content: dict[str, Any]) -> dict[str, Any]:
+    """What version 1 of the format said, in the words of this one: it knew regularisers and no methods."""
+    if "built" in content:
+        return content
+    params = dict(content["params"])
+    classes = content["class"] == "BEDLClassifier"
+    regularizer = params.pop("regularizer")
+    if regularizer == "pac":
+        regularizer = _as_json(PAC(evidence="misleading") if classes else PAC())
+    elif regularizer == "hyperprior":
+        regularizer = _as_json(HyperPrior())
+    options = {"dict": {"regularizer": regularizer}}
+    params |= {"method": "bedl", "method_options": options}
+    task = "classification" if classes else "regression"
+    return {**content, "params": params, "task": task, "built": {"method": "bedl", "options": options}}
+
+
+def _built(content: dict[str, Any], given: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+    """The method to build again: the one that was built, whatever "auto" may mean by now."""
+    name, options = content["built"]["method"], _from_json(content["built"]["options"])
+    options.update(given.get("method_options") or {})
+    _refuse_code({f"method_options[{key!r}]": value for key, value in options.items()}, path)
+    return name, options
+
+
+def _refuse_code(values: dict[str, Any], path: Path) -> None:
+    """An error that names what a file could not hold and has to be given."""
+    missing = {key: value["missing"] for key, value in values.items() if isinstance(value, dict) and "missing" in value}
+    if missing:
+        texts = ", ".join(f"{key}=… (was a {what})" for key, what in missing.items())
+        raise ModelFileError(
+            f"a file cannot hold code: load({str(path)!r}, {texts}) needs the same that was trained with"
+        )
+
+
 def _method(estimator: Any, tensors: dict[str, Tensor], path: Path) -> Any:
     n = estimator.input_shape_[0]
-    scaling = (np.zeros(n), np.ones(n)) if estimator.standardize else (None, None)
-    method = estimator._fresh(*scaling, seed=0)
+    scaling = (np.zeros(n), np.ones(n)) if estimator.standardize else None
+    method = estimator._fresh(estimator._problem(scaling), seed=0)
     try:
         method.load_state_dict(tensors)
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.estimators.inputs import Inputs
 from bedl.estimators.recipe import Recipe
-from bedl.training import Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
+from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
 from bedl.training.data import Points, stream_seed
 
 __all__ = ["partial_train", "train"]
@@ -34,7 +35,7 @@ def train(estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: R
         a row per member and epoch: member, epoch, loss, val_nll
     """
     seeds = [stream_seed(seed, number) for number in range(len(members))]
-    if _together(estimator, members, parts[0][0]):
+    if _together(members, parts[0][0]):
         try:
             return _as_one(estimator, members, parts, plan, seeds)
         except RuntimeError as error:  # vmap's own; nothing has been changed
@@ -51,7 +52,7 @@ def train(estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: R
             schedule=Cosine(),
             validation=out,  # type: ignore[arg-type]
             early_stopping=None if out is None else EarlyStopping(plan.patience),
-            checkpoint=_place(estimator, number, len(members)),
+            checkpoint=_place(estimator, f"member-{number}" if len(members) > 1 else ""),
             resume=estimator.resume if estimator.checkpoint is not None else "auto",
             callbacks=tuple(estimator.callbacks),
             compile=estimator.compile,
@@ -63,12 +64,11 @@ def train(estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: R
     return rows
 
 
-def _together(estimator: Any, members: Sequence[nn.Module], points: Points) -> bool:
-    plain = estimator.checkpoint is None and not tuple(estimator.callbacks) and not estimator.verbose
+def _together(members: Sequence[nn.Module], points: Points) -> bool:
     inputs = points.x
     small = isinstance(inputs, Inputs) and inputs.X.size <= _TOGETHER
     normed = any(isinstance(module, _BatchNorm) for module in members[0].modules())
-    return len(members) > 1 and plain and small and not normed
+    return len(members) > 1 and small and not normed
 
 
 def _as_one(
@@ -86,6 +86,10 @@ def _as_one(
         validation=held if stopping else None,
         early_stopping=EarlyStopping(plan.patience) if stopping else None,
         seeds=seeds,
+        checkpoint=_place(estimator, "together"),
+        resume=estimator.resume if estimator.checkpoint is not None else "auto",
+        callbacks=tuple(estimator.callbacks),
+        progress=bool(estimator.verbose),
         device=estimator._device(),
     )
     return [{"member": row["replica"], **_row(row)} for row in result.rows]
@@ -95,10 +99,12 @@ def _row(row: dict) -> dict:
     return {key: row[key] for key in ("epoch", "loss", "val_nll") if key in row}
 
 
-def _place(estimator: Any, number: int, count: int) -> Path | None:
+def _place(estimator: Any, part: str) -> Checkpoints | None:
     if estimator.checkpoint is None:
         return None
-    return Path(estimator.checkpoint) if count == 1 else Path(estimator.checkpoint) / f"member-{number}"
+    if isinstance(estimator.checkpoint, Checkpoints):
+        return dataclasses.replace(estimator.checkpoint, directory=Path(estimator.checkpoint.directory) / part)
+    return Checkpoints(Path(estimator.checkpoint) / part)
 
 
 def partial_train(

@@ -1,0 +1,84 @@
+"""The networks that methods are built on: layers of given widths, or a network of the user's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import nn
+
+from bedl.methods.registry import Problem
+from bedl.nn import GaussianLayer, GaussianLinear, bayesianize
+
+__all__ = ["ACTIVATIONS", "gaussian_network"]
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU, "gelu": nn.GELU, "leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU, "softplus": nn.Softplus, "tanh": nn.Tanh,
+}  # fmt: skip
+
+
+def gaussian_network(problem: Problem, n_outputs: int) -> nn.Sequential:
+    """The network of a problem with Gaussian weights, behind what stands in front of it.
+
+    A plain network of the user's own is converted, and copied in any case.
+    """
+    if problem.net is None:
+        body: nn.Module = _layers(problem.hidden_layers, problem.activation, problem.input_shape[0], n_outputs)
+    else:
+        body = _own(problem.net, problem.input_shape, n_outputs)
+        gaussian = any(isinstance(module, GaussianLayer) for module in body.modules())
+        body = copy.deepcopy(body) if gaussian else bayesianize(body)
+        _check_outputs(body, problem.input_shape, n_outputs)
+    return nn.Sequential(*([problem.front()] if problem.front is not None else []), body)
+
+
+def _layers(hidden_layers: Any, activation: Any, n_inputs: int, n_outputs: int) -> nn.Sequential:
+    widths: Sequence[Any] = [hidden_layers] if isinstance(hidden_layers, Integral) else list(hidden_layers)
+    if not all(isinstance(width, Integral) and int(width) > 0 for width in widths):
+        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), not {hidden_layers!r}")
+    if not callable(activation) and activation not in ACTIVATIONS:
+        raise ValueError(
+            f"activation must be one of {', '.join(ACTIVATIONS)}, or nn.Mish or the like; not {activation!r}"
+        )
+    make = activation if callable(activation) else ACTIVATIONS[activation]
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [GaussianLinear(n_inputs, int(width)), make()]
+        n_inputs = int(width)
+    return nn.Sequential(*layers, GaussianLinear(n_inputs, n_outputs))
+
+
+def _own(net: Any, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    if isinstance(net, nn.Module):
+        return net
+    if not callable(net):
+        raise TypeError(f"net must be an nn.Module, or a function (n_features, n_outputs) -> nn.Module, not {net!r}")
+    body = net(input_shape[0] if len(input_shape) == 1 else input_shape, n_outputs)
+    if not isinstance(body, nn.Module):
+        raise TypeError(f"net(n_features, n_outputs) must return an nn.Module, not {type(body).__name__}")
+    return body
+
+
+def _check_outputs(network: nn.Module, input_shape: tuple[int, ...], n_outputs: int) -> None:
+    dtype = next((p.dtype for p in network.parameters()), torch.float32)
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            outputs = network(torch.zeros((2, *input_shape), dtype=dtype))
+    except RuntimeError as error:
+        raise ValueError(
+            f"net does not take inputs of shape (n, {', '.join(map(str, input_shape))}): {error}"
+        ) from error
+    finally:
+        for module, training in modes:
+            module.training = training
+    if tuple(outputs.shape) != (2, n_outputs):
+        raise ValueError(
+            f"net gives outputs of shape {tuple(outputs.shape)} for 2 points; (2, {n_outputs}) is needed: let its last "
+            f"layer have {n_outputs} outputs (two per target in regression, one per class in classification)"
+        )

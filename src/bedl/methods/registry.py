@@ -1,0 +1,161 @@
+"""Methods by name: what estimators, the command line and benches offer to choose from."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from bedl.errors import BEDLError
+from bedl.methods.base import Method
+
+__all__ = ["Problem", "Registered", "UnknownMethodError", "get", "names", "register", "resolve"]
+
+
+class UnknownMethodError(BEDLError, ValueError):
+    """There is no method of this name, or it cannot do what is asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What a method is built for.
+
+    Args:
+        task: the task's name, such as "regression".
+        n_targets: how many targets, classes or labels there are.
+        input_shape: of one point.
+        hidden_layers: widths of the hidden layers.
+        activation: between them: a name, or a function that makes a module.
+        net: a network of the user's own in their place: a module, or a function (n_features, n_outputs) -> module.
+        front: makes what stands in front of the network, such as a scaling of the inputs; None: nothing.
+    """
+
+    task: str
+    n_targets: int
+    input_shape: tuple[int, ...]
+    hidden_layers: Any = (50,)
+    activation: Any = "relu"
+    net: Any = None
+    front: Callable[[], nn.Module] | None = None
+
+
+Build = Callable[..., Method]
+Choice = Callable[[Problem], tuple[str, dict[str, Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """A method that can be asked for by name.
+
+    Attributes:
+        name: the name.
+        summary: what it is, in a line.
+        tasks: the tasks it serves; None: all of them.
+        needs: packages it imports beyond those of bedl itself.
+        extra: the extra of bedl that brings them.
+        build: makes the method, from a `Problem` and options; None for a name that stands for another choice.
+        choice: for such a name, which method and options it stands for.
+    """
+
+    name: str
+    summary: str
+    tasks: tuple[str, ...] | None = None
+    needs: tuple[str, ...] = ()
+    extra: str | None = None
+    build: Build | None = None
+    choice: Choice | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Names of the options, and their defaults."""
+        if self.build is None:
+            return {}
+        parameters = list(inspect.signature(self.build).parameters.values())[1:]
+        return {p.name: p.default for p in parameters}
+
+    def check(self, task: str, options: Mapping[str, Any]) -> None:
+        """Refuse what this method cannot do, before any work."""
+        if self.tasks is not None and task not in self.tasks:
+            raise UnknownMethodError(f"method {self.name!r} is for {' and '.join(self.tasks)}, not for {task}")
+        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        if missing:
+            raise UnknownMethodError(
+                f"method {self.name!r} needs {', '.join(missing)}: pip install 'bedl[{self.extra or 'all'}]'"
+            )
+        unknown = sorted(set(options) - set(self.options))
+        if unknown:
+            known = ", ".join(self.options) or "none"
+            raise UnknownMethodError(f"method {self.name!r} has no option {unknown[0]!r}; its options: {known}")
+
+    def __call__(self, problem: Problem, **options: Any) -> Method:
+        """A fresh method for a problem; draws from torch's global generator."""
+        self.check(problem.task, options)
+        assert self.build is not None, "resolve() finds the method that a choice stands for"
+        return self.build(problem, **options)
+
+
+_METHODS: dict[str, Registered] = {}
+
+
+def register(
+    name: str,
+    summary: str,
+    *,
+    tasks: tuple[str, ...] | None = None,
+    needs: tuple[str, ...] = (),
+    extra: str | None = None,
+) -> Callable[[Build], Build]:
+    """Decorator: offer a function (problem, **options) -> Method under a name.
+
+    Example:
+        >>> from bedl.methods import registry
+        >>> print(registry.get("bedl+reg").summary)
+        the paper's BEDL+Reg: marginal likelihood and the PAC term
+    """
+
+    def add(build: Build) -> Build:
+        _METHODS[name] = Registered(name, summary, tasks, needs, extra, build=build)
+        return build
+
+    return add
+
+
+def register_choice(name: str, summary: str) -> Callable[[Choice], Choice]:
+    """Decorator: a name for whichever method a function (problem) -> (name, options) chooses."""
+
+    def add(choice: Choice) -> Choice:
+        _METHODS[name] = Registered(name, summary, choice=choice)
+        return choice
+
+    return add
+
+
+def names() -> list[str]:
+    """All names, in the order in which they were registered: the default first."""
+    return list(_METHODS)
+
+
+def get(name: str) -> Registered:
+    """The method of a name; an error with the nearest ones if there is none."""
+    if name in _METHODS:
+        return _METHODS[name]
+    near = difflib.get_close_matches(str(name).lower(), _METHODS, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(_METHODS)}"
+    raise UnknownMethodError(f"there is no method {name!r}; {hint}")
+
+
+def resolve(name: str, problem: Problem, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    """The method and the options that a name stands for, so that the same can be built again later."""
+    options, found = dict(options or {}), get(name)
+    if found.choice is not None:
+        if options:
+            raise UnknownMethodError(f"method {name!r} chooses its options itself; name a method, such as 'bedl'")
+        name, options = found.choice(problem)
+        found = get(name)
+    found.check(problem.task, options)
+    return name, options
