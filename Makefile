@@ -10,14 +10,23 @@ DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 
 # One thread per test process, so that the processes do not compete for cores.
 WORKERS ?= 2
-PYTEST  := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+PYTEST  := $(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
+
+# The numerical part of the tests, and settings that make the libraries compute as they do on other processors: PyTorch
+# without vectors and with shorter ones, oneDNN for an old processor, MKL for one of another maker; without the kernels
+# in C; on two threads.
+NUMERICAL  ?= tests/rules tests/nn tests/native tests/heads tests/predictive tests/objectives tests/methods \
+              tests/test_moments.py tests/test_special.py
+PROCESSORS ?= ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE \
+              BEDL_NATIVE=0 OMP_NUM_THREADS=2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench docs clean
+.PHONY: help setup demo test test-all test-processors lint format bench docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # What pip would do after installing, on all processors. Some packages carry templates that are no Python: no matter.
 COMPILE := @$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
@@ -61,6 +70,13 @@ test: lint ## lint, then all tests and doctests but the slow ones
 
 test-all: lint ## lint, then all tests and doctests
 	$(PYTEST) $(ARGS)
+
+# What `env` is given last holds, so that a setting may also name the threads.
+test-processors: $(STAMP) ## the numerical tests as on other processors, one setting of PROCESSORS after the other
+	@for setting in $(PROCESSORS); do \
+		echo "== $$setting"; \
+		env $(THREADS) $$setting $(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow" $(NUMERICAL) $(ARGS) || exit 1; \
+	done
 
 format: $(STAMP) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix .

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,6 +18,39 @@ import bedl
 def test_every_name_of_the_facade_is_there(name: str) -> None:
     assert getattr(bedl, name).__name__ == name
     assert name in dir(bedl)
+
+
+@pytest.mark.parametrize("package", [bedl, bedl.data, bedl.deploy], ids=lambda package: package.__name__)
+def test_names_are_those_of_the_stub(package: ModuleType) -> None:
+    """Read line by line, unlike `bedl._lazy`: in its order, without the rooms, which are attributes."""
+    stub = Path(str(package.__file__)).with_suffix(".pyi").read_text()
+    found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", stub, re.MULTILINE)
+    assert len(found) == stub.count(" import ")
+    assert all(name == again for _, name, again in found)
+    assert package.__all__ == [name for home, name, _ in found if home != package.__name__]
+    for home, name, _ in found:
+        expected = f"{home}.{name}" if home == package.__name__ else home
+        there = import_module(expected)
+        assert getattr(package, name) is (there if home == package.__name__ else getattr(there, name))
+        assert name in dir(package)
+
+
+def test_a_star_import_brings_no_rooms() -> None:
+    brought: dict = {}
+    exec("from bedl import *", brought)
+    assert {"Moments", "fit"} < set(brought)
+    assert "nn" not in brought
+    assert bedl.nn.GaussianLinear is brought["GaussianLinear"]
+
+
+def test_an_extra_that_is_missing_is_named() -> None:
+    program = (
+        "import sys; sys.modules['sklearn'] = None\n"
+        "import bedl\n"
+        "try: bedl.BEDLRegressor\n"
+        "except ImportError as error: print(error)"
+    )
+    assert run(program).strip() == "bedl.BEDLRegressor needs sklearn: pip install 'bedl[sklearn]'"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

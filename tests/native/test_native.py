@@ -28,7 +28,10 @@ from tests.closeness import assert_same_up_to_rounding
 from tests.oracles import gaussian_expectation
 
 F64 = torch.float64
-pytestmark = pytest.mark.skipif(not native.is_built() and not shutil.which("cc"), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(
+    not native.is_built() and (not shutil.which("cc") or os.environ.get("BEDL_NATIVE") == "0"),
+    reason="there is no C compiler, or the kernels are switched off",
+)
 
 
 @pytest.fixture(params=["kernel", "PyTorch"])

@@ -1,0 +1,57 @@
+"""Names that are imported when they are first used; each package lists its own once, in a stub.
+
+`__init__.pyi`, beside the `__init__.py` that calls `lazy_names`, says where each name comes from. Type checkers read
+it, and so does this module at run time: `from bedl.heads import Normal as Normal` is a public name; `from bedl import
+heads as heads` is a room, which is reached as an attribute and is no part of a star import (it might hide `torch.nn`).
+"""
+
+import ast
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+_EXTRA_OF = {
+    "lightning_fabric": "train", "sklearn": "sklearn", "pandas": "sklearn",
+    "onnx": "export", "onnxruntime": "export", "onnxscript": "export",
+}  # fmt: skip
+
+
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package, from the stub that lies beside its `__init__.py`.
+
+    >>> import bedl.deploy
+    >>> _, _, names = lazy_names("bedl.deploy")
+    >>> "OnnxModel" in names
+    True
+    """
+    home_of = _homes(package)
+
+    def get(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = home_of[name]
+        try:
+            value = import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+        except ModuleNotFoundError as error:
+            missing = str(error.name).split(".")[0]
+            if missing not in _EXTRA_OF:
+                raise
+            raise ImportError(f"{package}.{name} needs {missing}: pip install 'bedl[{_EXTRA_OF[missing]}]'") from error
+        setattr(sys.modules[package], name, value)  # the next look-up finds it at once
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return get, names, [name for name, home in home_of.items() if home != package]
+
+
+def _homes(package: str) -> dict[str, str]:
+    """The module that each name of the package's stub comes from; a room comes from the package itself."""
+    module = sys.modules[package]
+    path = os.path.join(os.path.dirname(str(module.__file__)), "__init__.pyi")
+    stub = module.__loader__.get_data(path)  # type: ignore[union-attr]  # as the code was read: from a zip file, too
+    imports = [line for line in ast.parse(stub).body if isinstance(line, ast.ImportFrom)]
+    return {name.name: str(line.module) for line in imports for name in line.names}

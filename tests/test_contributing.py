@@ -1,0 +1,71 @@
+"""What CONTRIBUTING.md tells people to write works when it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from bedl import GaussianLinear, Normal, dispatch, fit, rules
+from bedl.methods import Method
+from tests import recipes
+from tests.rules import test_elementwise
+
+SECTIONS = sorted({block.section for block in recipes.blocks()})
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_code_of_a_section_runs(section: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert recipes.follow(section, monkeypatch)
+
+
+@pytest.fixture
+def own_rules() -> Iterator[None]:
+    before = dict(dispatch._RULES)
+    yield
+    dispatch._RULES.clear()
+    dispatch._RULES.update(before)
+
+
+@pytest.mark.usefixtures("own_rules")
+def test_an_activation_passes_the_tests_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, rows, cases = recipes.follow("Add an activation", monkeypatch)
+    assert isinstance(rows, dict)
+    for names, rule in rows.items():
+        assert names not in rules.TABLE["activation"]
+        monkeypatch.setitem(rules.TABLE["activation"], names, rule)
+    rules._install()
+    assert cases
+    for case in cases:
+        test_elementwise.test_agrees_with_quadrature(case)
+        test_elementwise.test_extremes_in_float32(case)
+        test_elementwise.test_float32_agrees_with_float64(case)
+        test_elementwise.test_gradients(case)
+        for dtype in (torch.float32, torch.float64):
+            test_elementwise.test_without_variance_it_is_the_plain_function(case, dtype)
+        for value in (0.0, 1.0, -1.0, 3.0):
+            test_elementwise.test_vanishing_variances_have_finite_gradients(case, value)
+
+
+def test_a_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,) = recipes.follow("Add a method", monkeypatch)
+    (kind,) = (value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__)
+    assert issubclass(kind, Method)
+    torch.manual_seed(0)
+    x = torch.randn(200, 2)
+    y = x @ torch.tensor([1.0, -2.0]) + 0.1 * torch.randn(200)
+    method = kind(GaussianLinear(2, 2), Normal(1))
+    optimizer = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
+    fit(method, (x, y), epochs=40, optimizer=optimizer, accelerator="cpu")
+    prediction = method.predict(x)
+    assert (prediction.mean[:, 0] - y).square().mean().sqrt() < 0.2
+
+
+def test_a_block_without_its_file_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("## Add something\n\n```python\nx = 1\n```\n")
+    (block,) = recipes.blocks(page)
+    with pytest.raises(AssertionError, match=r"line 4: name the file, .*above 'x = 1'"):
+        block.file  # noqa: B018
