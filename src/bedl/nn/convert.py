@@ -209,6 +209,16 @@ def _selector(choice: Selector, default: bool) -> Callable[[str, nn.Module], boo
     raise TypeError(f"include/exclude take names, layer types or functions, not {choice!r}")
 
 
+def warn_if_deterministic(module: nn.Module, who: str) -> None:
+    """A warning if no layer of `module` is Gaussian: what `who` predicts would then be certain of itself."""
+    if not any(isinstance(layer, layers.GaussianLayer) for layer in module.modules()):
+        warnings.warn(
+            f"{who}: no layer of this {type(module).__name__} is Gaussian, so its epistemic uncertainty will be "
+            "exactly 0; convert it with bedl.bayesianize(net)",
+            stacklevel=3,
+        )
+
+
 def kept_deterministic(module: nn.Module) -> list[tuple[str, str]]:
     """Names and types of modules that own parameters but are not Gaussian."""
     return [
