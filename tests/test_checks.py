@@ -95,3 +95,93 @@ def test_gaussian_nets_are_checked_as_they_are():
     report = bedl.check(net)
     assert [op.path for op in report.operations] == ["1"]
     assert report.kept == (("0", "Linear"),)
+
+
+class Skips(nn.Module):
+    """Drops its skip connection where what it gets is no tensor."""
+
+    def __init__(self, asks):
+        super().__init__()
+        self.first, self.second, self.asks = nn.Linear(4, 4), nn.Linear(4, 4), asks
+
+    def forward(self, x):
+        h = self.first(x)
+        y = self.second(h)
+        return y + h if self.asks(h) else y
+
+
+ASKS = {
+    "isinstance": lambda x: isinstance(x, torch.Tensor),
+    "is_tensor": torch.is_tensor,
+    "jit": lambda x: torch.jit.isinstance(x, torch.Tensor),
+}
+
+
+@pytest.mark.parametrize("asks", ASKS.values(), ids=ASKS)
+@pytest.mark.parametrize("example", [(), (torch.zeros(3, 4),), (torch.randn(3, 4),)], ids=["none", "zeros", "values"])
+def test_another_network_than_the_plain_one_is_caught(asks, example):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Skips(asks), nn.Linear(4, 1)))
+    report = bedl.check(net, *example)
+    assert not report.ok
+    assert report.compared
+    assert report.parting == "1.0"
+    assert "'1.0'" in str(report)
+    assert bedl.check(bedl.bayesianize(net), *example).parting == "1.0"
+
+
+def test_where_code_in_the_middle_parts_the_outer_module_is_named():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.second(2 * h if torch.is_tensor(h) else h)
+
+    assert bedl.check(nn.Sequential(Gated(), nn.Linear(4, 1))).parting == "0"
+
+
+def test_the_same_network_passes_in_every_mode():
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(36, 2),
+    )  # fmt: skip
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    state = torch.get_rng_state()
+    for mode in (True, False):
+        report = bedl.check(net.train(mode), torch.zeros(2, 1, 8, 8))
+        assert report, str(report)
+        assert report.compared
+        assert net.training is mode
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_bayesianize_warns_of_code_that_asks():
+    class Asks(Skips):
+        def __init__(self):
+            super().__init__(None)
+
+        def forward(self, x):
+            h = self.first(x)
+            return h + self.second(h) if isinstance(h, torch.Tensor) else h
+
+    with pytest.warns(UserWarning, match=r"forward of '1' asks .* bedl\.check"):
+        bedl.bayesianize(nn.Sequential(nn.Linear(4, 4), Asks()))
+    assert bedl.check(nn.Sequential(nn.Linear(4, 4), Asks())).parting == "1"  # and does not warn by itself
+
+
+def test_a_report_is_true_where_it_is_ok():
+    assert bedl.check(nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+    assert not bedl.check(nn.Sequential(nn.Linear(3, 3), nn.Softsign()))
+
+
+def test_padding_with_copies_is_no_longer_called_exact():
+    def answers(mode):
+        net = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1), nn.Conv1d(2, 2, 3, padding=1, padding_mode=mode))
+        report = bedl.check(net, torch.zeros(1, 1, 8))
+        return {op.answer for op in report.operations if op.function.endswith("pad")}
+
+    assert all("independent" in answer for answer in answers("reflect") | answers("replicate") | answers("circular"))
+    assert bedl.rules.approximation(bedl.rules.TABLE["shape"]["pad"], (None, (1, 1)), {}) is None

@@ -1,9 +1,11 @@
-"""`bedl.check`: every operation a network would meet Moments with, and its rule, before anything is computed."""
+"""`bedl.check`: every operation that meets Moments in a network, its rule, and whether the network stays itself."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,9 +17,10 @@ from bedl import dispatch
 from bedl.errors import BEDLError, UnsupportedOperationError, function_name, module_path
 from bedl.moments import Moments
 from bedl.nn import GaussianLayer, bayesianize, kept_deterministic
+from bedl.nn.comparison import calls_of_layers, error_of_sharing, names_by_weight, where_they_part
 from bedl.rules import approximation
 
-__all__ = ["Operation", "Report", "check"]
+__all__ = ["Operation", "Report", "SharedLayer", "check"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +34,30 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
+class SharedLayer:
+    """A Gaussian layer, or several with one weight, that one pass calls more than once."""
+
+    path: str
+    calls: int
+    error: float = math.nan  # standard deviations with a draw for each call over those with one draw; NaN: not known
+
+    def __str__(self) -> str:
+        text = f"{self.path} is called {self.calls} times in a pass, each time as if its weights were drawn anew"
+        if math.isnan(self.error):
+            return text + ", so standard deviations behind it may be off"
+        return text + f": the network's standard deviations come out {self.error:.2g} × as large for that"
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """What `bedl.check` found; print it, or read `operations`, `unsupported`, `ok`."""
 
     operations: tuple[Operation, ...]
     kept: tuple[tuple[str, str], ...]  # (name, type) of modules whose parameters stay point values
     failure: str = ""  # why the walk through the network ended early, if it did
+    parting: str = ""  # the module that does something else with Moments than with tensors, if there is one
+    shared: tuple[SharedLayer, ...] = ()  # layers that are called more than once in a pass
+    compared: bool = False  # whether the network ran on values, beside the plain one
 
     @property
     def unsupported(self) -> tuple[Operation, ...]:
@@ -44,7 +65,10 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.unsupported and not self.failure
+        return not self.unsupported and not self.failure and not self.parting
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def __str__(self) -> str:
         width = max((len(op.path) for op in self.operations), default=0)
@@ -53,6 +77,13 @@ class Report:
         if self.kept:
             lines.append(
                 "parameters that stay point values: " + ", ".join(f"{n or '(root)'} ({t})" for n, t in self.kept)
+            )
+        lines += [str(layer) for layer in self.shared]
+        if self.parting:
+            lines.append(
+                f"module '{self.parting}' does something else with Moments than with tensors: without variances, what "
+                "comes out of it is not what the plain network gives. Look there for isinstance(x, torch.Tensor) or "
+                "torch.is_tensor(x), which Moments are not, and let it ask for bedl.Moments too"
             )
         without = len(self.unsupported)
         total = f"{len(self.operations)} operations, "
@@ -67,12 +98,17 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     """List every operation that `module` would call on Moments, with its rule or "no rule: …".
 
     The network is walked through once without data or arithmetic (on torch's meta device), and goes on past
-    operations without a rule, so that all of them are listed at once.
+    operations without a rule, so that all of them are listed at once. If that goes well, a copy of it runs with all
+    variances zero beside the plain network, in evaluation mode: where their values part, the code does something else
+    with Moments than with tensors (`parting`). Where layers are called more than once, which one pass takes for
+    independent draws, weights are drawn to see what that comes to (`shared`).
 
     Args:
         module: a network, with Gaussian layers already or as it would be after `bayesianize`.
-        inputs, kwargs: an example input (only shapes and types matter). Without one, an input that fits the first
-            layer is tried.
+        inputs, kwargs: an example input. Without one, an input that fits the first layer is tried.
+
+    Returns:
+        a report that is true where nothing stands in the way; print it.
 
     Example:
         >>> import bedl, torch
@@ -85,22 +121,57 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"check takes an nn.Module, not {type(module).__name__}")
-    plain = copy.deepcopy(module).to("meta")
     if not inputs and not kwargs:
-        inputs = _fitting_input(plain)
+        inputs = _fitting_input(copy.deepcopy(module).to("meta"))
+    net = module
+    if not any(isinstance(m, GaussianLayer) for m in module.modules()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of code that may part from the plain network: that is looked at below
+            net = bayesianize(module)
+    report = _walk(net, inputs, kwargs)
+    if report.unsupported or any(p.is_meta for p in net.parameters()):
+        return report
+    inputs, kwargs = pytree.tree_map_only(Tensor, _with_values(net), (inputs, kwargs))
+    parting = where_they_part(net, inputs, kwargs) or ""
+    shared = report.shared
+    if shared and not report.failure:
+        error = error_of_sharing(net, inputs, kwargs)
+        shared = tuple(dataclasses.replace(layer, error=error) for layer in shared)
+    return dataclasses.replace(report, parting=parting, shared=shared, compared=True)
+
+
+def _walk(net: nn.Module, inputs: tuple, kwargs: dict) -> Report:
+    """What a network with Gaussian layers calls, found out without arithmetic."""
+    names = names_by_weight(net)  # moving to another device parts layers that share a weight
+    net = copy.deepcopy(net).to("meta")
     inputs, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), (inputs, kwargs))
-    net = plain if any(isinstance(m, GaussianLayer) for m in plain.modules()) else bayesianize(plain)
     listener = _Listener()
     failure = ""
     dispatch._scope.listener = listener
     try:
-        with torch.no_grad():
+        with torch.no_grad(), calls_of_layers(net, names) as calls:
             net(*inputs, **kwargs)
     except Exception as error:  # whatever the network raises is a finding here
         failure = f"in module '{module_path_of(error)}': {type(error).__name__}: {error}"
     finally:
         dispatch._scope.listener = None
-    return Report(tuple(listener.operations), tuple(kept_deterministic(net)), failure)
+    shared = tuple(SharedLayer(path, count) for path, count in calls.items() if count > 1)
+    return Report(tuple(listener.operations), tuple(kept_deterministic(net)), failure, shared=shared)
+
+
+def _with_values(net: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Values for an input of which only the shape is known, or that is all the same and would show nothing."""
+    device = next((p.device for p in net.parameters()), torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+
+    def fill(x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return torch.zeros_like(x, device=device) if x.is_meta else x
+        if x.is_meta or bool((x == x.flatten()[:1]).all()):
+            return torch.randn(x.shape, generator=generator).to(x.dtype).to(device if x.is_meta else x.device)
+        return x
+
+    return fill
 
 
 class _Listener:
@@ -116,7 +187,7 @@ class _Listener:
             if rule is not None:
                 try:
                     result = dispatch.apply_rule(func, rule, args, kwargs)
-                    self._note(path, func, approximation(rule) or "exact", True)
+                    self._note(path, func, approximation(rule, args, kwargs) or "exact", True)
                     return result
                 except UnsupportedOperationError as error:  # a rule may refuse some arguments
                     why = error.why or why

@@ -253,3 +253,8 @@ def test_the_wide_net_learns_from_the_first_steps(regularizer: PAC | None) -> No
     assert last < 0.8 * first
     if regularizer is None:
         assert last < 1.4  # log 5 = 1.609 is what a dead net answers
+
+
+def test_a_network_without_gaussian_layers_is_warned_of():
+    with pytest.warns(UserWarning, match=r"BEDL: no layer of this Sequential is Gaussian.*bayesianize"):
+        BEDL(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)), Normal(1))

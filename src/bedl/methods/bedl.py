@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bedl.methods.base import Method
 from bedl.moments import Moments
+from bedl.nn import warn_if_deterministic
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class BEDL(Method):
 
     def __init__(self, net: nn.Module, head: Head, regularizer: Objective | Sum | None = _PAPER):
         super().__init__()
+        warn_if_deterministic(net, type(self).__name__)
         self.net, self.head = net, head
         self.objective = Sum(MarginalLikelihood()) if regularizer is None else MarginalLikelihood() + regularizer
 

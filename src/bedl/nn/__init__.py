@@ -1,7 +1,7 @@
 """Gaussian layers, and the way from an existing network to one made of them."""
 
 from bedl.nn.attention import GaussianMultiheadAttention
-from bedl.nn.convert import bayesianize, deterministic, kept_deterministic
+from bedl.nn.convert import bayesianize, deterministic, kept_deterministic, warn_if_deterministic
 from bedl.nn.correction import correct_variances, remove_correction
 from bedl.nn.layers import (
     GaussianBilinear,
@@ -39,4 +39,5 @@ __all__ = [
     "remove_correction",
     "sampled",
     "variance_products",
+    "warn_if_deterministic",
 ]

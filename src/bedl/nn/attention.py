@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bedl.moments import Moments
+from bedl.nn.draws import point_value
 from bedl.nn.layers import INIT_LOGVAR, GaussianLayer, GaussianLinear
 
 __all__ = ["GaussianMultiheadAttention"]
@@ -45,7 +45,6 @@ class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
     def sample(self, query: Any, key: Any, value: Any, key_padding_mask: Tensor | None = None,
                need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
                is_causal: bool = False) -> Any:  # fmt: skip
-        points = [x.sample() if isinstance(x, Moments) else x for x in (query, key, value)]
         axis = 0 if self.batch_first else 1
 
         def one(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -61,4 +60,7 @@ class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
         in_dims = (axis, axis, axis, None if key_padding_mask is None else 0)
         out_dims = (axis, 0 if need_weights else None)
         each: Any = torch.func.vmap(one, in_dims, cast(Any, out_dims), randomness="different")
-        return each(*points, key_padding_mask)
+        return each(*(point_value(x) for x in (query, key, value)), key_padding_mask)
+
+    def n_points(self, query: Any, *inputs: Any, **kwargs: Any) -> int:
+        return query.shape[0 if self.batch_first else 1]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import types
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -48,7 +50,9 @@ def bayesianize(
 
     Layers are converted by exact type (a subclass of `nn.Linear` may have a forward of its own): linear, bilinear,
     convolution, transposed convolution, embedding, multi-head attention. Everything else, such as batch norm or a
-    bare `nn.Parameter`, keeps its point value; `bedl.check` lists it.
+    bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Code that asks `isinstance(x, torch.Tensor)` is
+    warned of: with Moments it takes its other branch. Whether that matters `bedl.check(module, example_input)` finds
+    out, as it needs an input: it runs both networks, with all variances zero, and names the module where they part.
 
     Args:
         module: the network; it is not changed.
@@ -109,7 +113,35 @@ def bayesianize(
         raise BEDLError(
             f"bayesianize: {type(module).__name__} has no layer to convert; known are, by exact type: {known}"
         )
+    _warn_of_questions(result)
     return result
+
+
+def _warn_of_questions(module: nn.Module) -> None:
+    """Say which modules ask whether a value is a tensor: Moments are none, and would take the other branch silently."""
+    asking = [
+        name or type(part).__name__
+        for name, part in module.named_modules()
+        if not type(part).__module__.startswith(("torch.", "bedl."))
+        and _asks_for_tensors(getattr(type(part).forward, "__code__", None))
+    ]
+    if asking:
+        warnings.warn(
+            f"bayesianize: the forward of {', '.join(repr(name) for name in asking[:3])}"
+            f"{' and others' if len(asking) > 3 else ''} asks whether a value is a torch.Tensor. Moments are not, so "
+            "it may take another branch than before. bedl.check(net, example_input) runs both networks and compares; "
+            "let the code ask for (torch.Tensor, bedl.Moments)",
+            stacklevel=3,
+        )
+
+
+def _asks_for_tensors(code: Any) -> bool:
+    """Whether code, or a function inside it, calls is_tensor(x) or isinstance(x, Tensor) and does not know Moments."""
+    if not isinstance(code, types.CodeType):
+        return False
+    names = set(code.co_names)
+    asks = "is_tensor" in names or {"isinstance", "Tensor"} <= names
+    return (asks and "Moments" not in names) or any(_asks_for_tensors(inner) for inner in code.co_consts)
 
 
 def deterministic(module: nn.Module) -> nn.Module:
@@ -133,7 +165,7 @@ def deterministic(module: nn.Module) -> nn.Module:
             layer._parameters.pop(f"{weight}_logvar", None)
             plain_weights[weight] = None if mean is None else shared.setdefault(id(mean), mean)
         layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
-        for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "frozen_by"):
+        for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "frozen_by", "drawn"):
             layer.__dict__.pop(attribute, None)
         layer._buffers.pop("covariance_factor", None)
         plain: type = layer.plain_class()
@@ -175,6 +207,16 @@ def _selector(choice: Selector, default: bool) -> Callable[[str, nn.Module], boo
         any_of = [_selector(part, default) for part in choice]
         return lambda name, module: any(matches(name, module) for matches in any_of)
     raise TypeError(f"include/exclude take names, layer types or functions, not {choice!r}")
+
+
+def warn_if_deterministic(module: nn.Module, who: str) -> None:
+    """A warning if no layer of `module` is Gaussian: what `who` predicts would then be certain of itself."""
+    if not any(isinstance(layer, layers.GaussianLayer) for layer in module.modules()):
+        warnings.warn(
+            f"{who}: no layer of this {type(module).__name__} is Gaussian, so its epistemic uncertainty will be "
+            "exactly 0; convert it with bedl.bayesianize(net)",
+            stacklevel=3,
+        )
 
 
 def kept_deterministic(module: nn.Module) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
+from bedl.nn.draws import seeded
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.modes import refuse_frozen, sampled
 
@@ -85,7 +86,7 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
     remove_correction(net)
     try:
         with _evaluating(net):
-            with _seeded(x.device, seed):
+            with seeded(x.device, seed):
                 truth = _drawn_variances(net, x, draws)
             _fit_factors(net, x, truth, draws)
     except BaseException:
@@ -282,17 +283,3 @@ def _evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
-
-
-@contextmanager
-def _seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Random numbers from a seed inside the block; the generators go on afterwards as if nothing had been drawn."""
-    if device.type == "cpu":
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            yield
-    else:
-        everywhere = range(torch.get_device_module(device).device_count())
-        with torch.random.fork_rng(devices=everywhere, device_type=device.type):
-            torch.manual_seed(seed)
-            yield

@@ -8,6 +8,7 @@ what the inherited forward does with it, the rules answer. Biases stay determini
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, cast
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from bedl.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
+from bedl.nn.draws import noise_of_rows, point_value, same_numbers
 from bedl.rules.weights import LayerWeight
 
 INIT_LOGVAR = -9.0
@@ -38,6 +40,7 @@ class GaussianLayer(nn.Module):
     is_sampling = False
     prepared: dict[str, Any] | None = None  # inside `frozen`
     frozen_by = 0  # how many such blocks there are
+    drawn: dict[Any, Any] | None = None  # inside `sampled`: what this pass has drawn already
     covariance_factor: Tensor | None  # broadcasts to the weight; none until `correct_variances` has fitted it
 
     def __init__(
@@ -126,7 +129,7 @@ class GaussianLayer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has weights of its own, which nobody has prepared."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("prepared", "frozen_by")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("prepared", "frozen_by", "drawn")}
 
     def extra_repr(self) -> str:
         shared = ", variances='output'" if getattr(self, "variances", "full") == "output" else ""
@@ -162,19 +165,41 @@ class GaussianLayer(nn.Module):
                 cast(Tensor, self.bias).zero_()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.sample(*args, **kwargs) if self.is_sampling else super().forward(*args, **kwargs)
+        if not self.is_sampling:
+            return super().forward(*args, **kwargs)
+        args, kwargs = tuple(point_value(x) for x in args), {name: point_value(x) for name, x in kwargs.items()}
+        with self.one_draw(*args, **kwargs):
+            return self.sample(*args, **kwargs)
 
     def sample(self, *inputs: Any) -> Any:
         """The output with weights drawn *independently for each data point* (the first axis), as the model says.
 
         Random inputs are drawn too. This is the oracle that the moments are tested against.
         """
-        points = [x.sample() if isinstance(x, Moments) else x for x in inputs]
 
         def one(*point: Tensor) -> Tensor:
             return self._drawn().forward(*(x.unsqueeze(0) for x in point)).squeeze(0)  # hooks see the whole batch
 
-        return torch.func.vmap(one, randomness="different")(*points)
+        return torch.func.vmap(one, randomness="different")(*(point_value(x) for x in inputs))
+
+    def one_draw(self, *inputs: Any, **kwargs: Any) -> AbstractContextManager:
+        """Inside the block `sample` draws what it drew at this pass's first call for as many points."""
+        if self.drawn is None:
+            return nullcontext()
+        return same_numbers(self.drawn, self.n_points(*inputs, **kwargs), self._device())
+
+    def n_points(self, *inputs: Any, **kwargs: Any) -> int:
+        """How many data points there are among the inputs."""
+        first = inputs[0] if inputs else next(iter(kwargs.values()))
+        return first.shape[0]
+
+    def weight_key(self) -> int:
+        """The same number for layers that have the same weight."""
+        means = (self._parameters.get(f"{name}_mean") for name in self.gaussian_parameters)
+        return next(id(mean) for mean in means if mean is not None)
+
+    def _device(self) -> torch.device:
+        return next(p.device for p in self._parameters.values() if p is not None)
 
     def _drawn(self) -> Any:
         """The torch layer with one draw of the weights; it shares everything else with this one."""
@@ -217,11 +242,28 @@ class GaussianLinear(GaussianLayer, nn.Linear):
     def sample(self, *inputs: Any) -> Any:
         """As `GaussianLayer.sample`. A point of one row meets each weight once, so that its outputs are independent
         normals given the row: they are drawn instead of the many weights (Kingma, Salimans and Welling, 2015)."""
-        (x,) = inputs
-        if x.dim() != 2:
+        x = point_value(*inputs)
+        if not self._draws_outputs(x):
             return super().sample(x)
-        x = x.sample() if isinstance(x, Moments) else x
-        return cast(Moments, F.linear(x, self.gaussian("weight"), self.bias)).sample()
+        pair = self.gaussian("weight")
+        if self.drawn is None:
+            return cast(Moments, F.linear(x, pair, self.bias)).sample()
+        earlier = self.drawn.setdefault(("outputs", len(x)), [])
+        return F.linear(x, pair.loc, self.bias) + noise_of_rows(x, pair.variance, earlier).to(x.dtype)
+
+    def one_draw(self, *inputs: Any, **kwargs: Any) -> AbstractContextManager:
+        x = (*inputs, *kwargs.values())[0]
+        if self._draws_outputs(x):
+            return nullcontext()
+        if self.drawn is not None and ("outputs", len(x)) in self.drawn:
+            raise BEDLError(
+                f"sampled: {self} is called with inputs of two axes and then with one of shape {tuple(x.shape)} in the "
+                "same pass, for which it would have to draw again; give it inputs of three axes (x.unsqueeze(1)) always"
+            )
+        return super().one_draw(*inputs, **kwargs)
+
+    def _draws_outputs(self, x: Tensor) -> bool:
+        return x.dim() == 2 and (self.drawn is None or len(x) not in self.drawn)
 
 
 class GaussianConv1d(GaussianLayer, nn.Conv1d):

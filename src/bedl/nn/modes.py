@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from torch import nn
 from bedl.errors import BEDLError
 from bedl.nn.layers import GaussianLayer
 
-__all__ = ["frozen", "refuse_frozen", "sampled"]
+__all__ = ["drawing", "frozen", "refuse_frozen", "sampled"]
 
 Net = TypeVar("Net", bound=nn.Module)
 _LOCK = threading.Lock()  # blocks of several threads may overlap; the last to end thaws the weights
@@ -70,7 +70,8 @@ def sampled(module: nn.Module) -> Iterator[nn.Module]:
     """Inside the block every Gaussian layer of `module` draws its weights, anew for each data point.
 
     The module then maps tensors to tensors, one draw from the model per call: the brute-force answer that the
-    moments approximate in one pass.
+    moments approximate in one pass. A data point is a row of a layer's input (its first axis). Within one call of the
+    module a layer draws once per point, however often it is used, and so do layers that share a weight.
 
     Example:
         >>> import bedl, torch
@@ -80,12 +81,50 @@ def sampled(module: nn.Module) -> Iterator[nn.Module]:
         >>> draws.shape
         torch.Size([4, 1, 2])
     """
+    with drawing(module, once=True):
+        yield module
+
+
+@contextmanager
+def drawing(module: nn.Module, once: bool) -> Iterator[None]:
+    """Inside the block layers draw their weights: `once` per point and pass, or anew at each of their calls."""
     layers = _gaussian_layers(module)
-    before = [layer.is_sampling for layer in layers]
+    before = [(layer.is_sampling, layer.drawn) for layer in layers]
+    handles: list[Any] = []
     try:
         for layer in layers:
-            layer.is_sampling = True
-        yield module
+            layer.is_sampling, layer.drawn = True, None
+        if once:
+            handles = _remembering(module, layers)
+        yield
     finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.is_sampling = value
+        for handle in handles:
+            handle.remove()
+        for layer, (is_sampling, drawn) in zip(layers, before, strict=True):
+            layer.is_sampling, layer.drawn = is_sampling, drawn
+
+
+def _remembering(module: nn.Module, layers: list[GaussianLayer]) -> list[Any]:
+    """Hooks by which layers remember what they drew until the outermost call of the module, or of a part, has ended."""
+    depth = 0
+
+    def enter(*_: Any) -> None:
+        nonlocal depth
+        if depth == 0:
+            draws: dict[int, dict] = {}
+            for layer in layers:
+                layer.drawn = draws.setdefault(layer.weight_key(), {})
+        depth += 1
+
+    def leave(*_: Any) -> None:
+        nonlocal depth
+        depth -= 1
+        if depth == 0:
+            for layer in layers:
+                layer.drawn = None
+
+    handles = []
+    for part in module.modules():
+        handles.append(part.register_forward_pre_hook(enter, prepend=True))
+        handles.append(part.register_forward_hook(leave, always_call=True))
+    return handles

@@ -12,22 +12,29 @@ from torch import Tensor
 from bedl.moments import Moments
 
 
-def approximate(how: str) -> Callable[[Callable], Callable]:
+def approximate(how: str, when: Callable[..., bool] | None = None) -> Callable[[Callable], Callable]:
     """Mark a rule as an approximation; `how` is shown by `bedl.check` and in the table of operations.
 
     A rule without this mark is exact: if the inputs are Gaussian with independent entries, the mean and
     variance of each output entry are the true ones, to rounding.
+
+    Args:
+        how: what it does about it.
+        when: of the rule's arguments: whether it approximates for these; always, if it is not said.
     """
 
     def mark(rule: Callable) -> Callable:
-        rule.approximation = how  # type: ignore[attr-defined]
+        rule.approximation, rule.approximates_for = how, when  # type: ignore[attr-defined]
         return rule
 
     return mark
 
 
-def approximation(rule: Callable) -> str | None:
-    """How a rule approximates, or None if it is exact."""
+def approximation(rule: Callable, args: tuple | None = None, kwargs: dict | None = None) -> str | None:
+    """How a rule approximates, or None if it is exact; for these arguments, if some are given."""
+    when = getattr(rule, "approximates_for", None)
+    if args is not None and when is not None and not when(*args, **(kwargs or {})):
+        return None
     return getattr(rule, "approximation", None)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bedl.dispatch import refusal
 from bedl.moments import Moments, as_moments, variance_dtype
+from bedl.rules._marks import approximate
 
 
 def moves(func: Callable) -> Callable[..., Any]:
@@ -73,6 +74,11 @@ def joins(func: Callable) -> Callable[..., Moments]:
     return rule
 
 
+def _pads_with_copies(input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> bool:
+    return mode != "constant"
+
+
+@approximate("exact if constant; copies (reflect, replicate, circular) are taken as independent", _pads_with_copies)
 def pad(input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Moments:
     return Moments(F.pad(input.loc, pad, mode, value), F.pad(input.variance, pad, mode, None))
 

@@ -1,0 +1,178 @@
+"""A converted network against the plain one: with all variances zero they are the same, or it is another network.
+
+Code that asks `isinstance(x, torch.Tensor)` takes its other branch when x is Moments, without a word. Moments cannot
+say that they are tensors: PyTorch's own C code asks the same question, and would then read memory that is not there. So
+the two networks are run, and everything that enters or leaves one of their modules is compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from bedl.moments import Moments
+from bedl.nn.convert import deterministic
+from bedl.nn.draws import seeded
+from bedl.nn.layers import GaussianLayer
+from bedl.nn.modes import drawing
+
+__all__ = ["calls_of_layers", "error_of_sharing", "names_by_weight", "where_they_part", "without_variances"]
+
+Event = tuple[str, str, list[Tensor]]  # "enter" or "leave", the module's name, what it was given or gave
+DRAWS = 50  # of all weights, to see what sharing a layer comes to
+
+
+def without_variances(net: nn.Module) -> nn.Module:
+    """A copy in which every Gaussian weight has variance 0."""
+    net = copy.deepcopy(net)
+    for layer in net.modules():
+        if isinstance(layer, GaussianLayer):
+            for name in layer.gaussian_parameters:
+                logvar = layer._parameters.get(f"{name}_logvar")
+                if logvar is not None:
+                    logvar.data.fill_(-math.inf)
+    return net
+
+
+@torch.no_grad()
+def where_they_part(net: nn.Module, inputs: tuple, kwargs: dict) -> str | None:
+    """Name of the module in which a network with Gaussian layers does something else than the plain network does.
+
+    Both run once, in evaluation mode, on copies.
+
+    Args:
+        net: the network with Gaussian layers.
+        inputs, kwargs: what it is called with: tensors or Moments, with values.
+
+    Returns:
+        the dotted path (the class name for the network itself), or None: they agree, or one of them cannot be run.
+    """
+    inputs, kwargs = pytree.tree_map_only(Moments, lambda x: x.loc, (inputs, kwargs), is_leaf=_is_moments)
+    plain: list[Event] = []
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # one call for a whole layer; its modules would not be seen
+    try:
+        _traced(deterministic(net), inputs, kwargs, plain)
+    except Exception:
+        return None  # a network that is written for Moments alone
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    gaussian: list[Event] = []
+    failed = False
+    try:
+        _traced(without_variances(net), inputs, kwargs, gaussian)
+    except Exception:  # perhaps because they have parted before
+        failed = True
+    return _first_difference(plain, gaussian, failed)
+
+
+def _first_difference(plain: list[Event], gaussian: list[Event], failed: bool) -> str | None:
+    open_modules: list[str] = []
+    for (kind, name, values), other in zip(plain, gaussian, strict=False):
+        if (kind, name) != other[:2] or not _agree(values, other[2]):
+            return name if kind == "leave" or not open_modules else open_modules[-1]
+        if kind == "enter":
+            open_modules.append(name)
+        else:
+            open_modules.pop()
+    if len(plain) == len(gaussian) or failed:  # an operation that fails is what `check` reports by itself
+        return None
+    return open_modules[-1] if open_modules else plain[0][1]
+
+
+def _traced(net: nn.Module, inputs: tuple, kwargs: dict, events: list[Event]) -> None:
+    """Run a network, and note what enters and leaves each of its modules."""
+    names = {module: name or type(module).__name__ for name, module in net.named_modules()}
+
+    def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        events.append(("enter", names[module], _values((args, kwargs))))
+
+    def leave(module: nn.Module, args: tuple, result: Any) -> None:
+        events.append(("leave", names[module], _values(result)))
+
+    net.eval()
+    for module in names:
+        module.register_forward_pre_hook(enter, with_kwargs=True)
+        module.register_forward_hook(leave)
+    with seeded(_device(net), 0):
+        net(*copy.deepcopy(inputs), **copy.deepcopy(kwargs))
+
+
+def _device(net: nn.Module) -> torch.device:
+    return next((p.device for p in net.parameters()), torch.device("cpu"))
+
+
+def _is_moments(x: Any) -> bool:
+    return isinstance(x, Moments)
+
+
+def _values(tree: Any) -> list[Tensor]:
+    """Tensors, and means of Moments, as they are now: later operations may work in place."""
+    leaves = (x.loc if isinstance(x, Moments) else x for x in pytree.tree_leaves(tree, is_leaf=_is_moments))
+    return [x.detach().clone() for x in leaves if isinstance(x, Tensor)]
+
+
+def _agree(one: list[Tensor], other: list[Tensor]) -> bool:
+    """Whether values are the same but for rounding, relative to the largest of each tensor."""
+    if [x.shape for x in one] != [x.shape for x in other]:
+        return False
+    for a, b in zip(one, other, strict=True):
+        if a.is_floating_point() and b.is_floating_point():
+            scale = a.abs().nan_to_num(0.0, 0.0).max().item() if a.numel() else 0.0
+            tolerance = max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5 * scale
+            if not torch.allclose(a, b.to(a.dtype), rtol=0.0, atol=tolerance, equal_nan=True):
+                return False
+        elif not torch.equal(a, b):
+            return False
+    return True
+
+
+# -- layers that are used more than once ---------------------------------------------------------
+def names_by_weight(net: nn.Module) -> dict[str, str]:
+    """For each Gaussian layer's name, that of the first layer with the same weight: its own, as a rule."""
+    first: dict[int, str] = {}
+    gaussian = {name: layer for name, layer in net.named_modules() if isinstance(layer, GaussianLayer)}
+    return {name: first.setdefault(layer.weight_key(), name) for name, layer in gaussian.items()}
+
+
+@contextmanager
+def calls_of_layers(net: nn.Module, names: dict[str, str]) -> Iterator[Counter[str]]:
+    """Inside the block, count the calls of layers, under the names that `names` has for theirs."""
+    calls: Counter[str] = Counter()
+
+    def counts(name: str) -> Callable[..., None]:
+        return lambda *_: calls.update([name or type(net).__name__])
+
+    handles = [net.get_submodule(name).register_forward_pre_hook(counts(as_)) for name, as_ in names.items()]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def error_of_sharing(net: nn.Module, inputs: tuple, kwargs: dict) -> float:
+    """Standard deviations of the outputs if each call draws weights of its own, over those with one draw for all calls.
+
+    A geometric mean over the outputs; from draws, so to some percent. NaN where no output varies.
+    """
+    net = copy.deepcopy(net).eval()
+    logs = []
+    with seeded(_device(net), 0):
+        for once in (False, True):
+            with drawing(net, once=once):
+                draws = [_values(net(*copy.deepcopy(inputs), **copy.deepcopy(kwargs))) for _ in range(DRAWS)]
+            outputs = (torch.stack(draw) for draw in zip(*draws, strict=True))
+            logs.append([x.double().var(0).log().flatten() / 2 for x in outputs if x.is_floating_point()])
+    difference = torch.cat([a - b for a, b in zip(*logs, strict=True)])
+    difference = difference[difference.isfinite()]
+    return difference.mean().exp().item() if len(difference) else math.nan
