@@ -28,6 +28,7 @@ from bedl.rules import (
     numerical,
     pooling,
     positive,
+    recurrent,
     saturating,
     selection,
     shape,
@@ -105,6 +106,8 @@ TABLE: dict[str, dict[str, Callable]] = {
         "to": shape.to, "type_as": shape.type_as, "float": shape.casts(torch.float32),
         "double": shape.casts(torch.float64), "half": shape.casts(torch.float16),
         "bfloat16": shape.casts(torch.bfloat16), "detach": shape.detach,
+        "torch._pack_padded_sequence": recurrent.packs(torch._pack_padded_sequence),
+        "torch._pad_packed_sequence": recurrent.packs(torch._pad_packed_sequence),
     },
     "indexing": {
         "index_add": indexing.index_add, "index_copy": indexing.index_copy, "index_fill": indexing.index_fill,
