@@ -104,7 +104,7 @@ def test_a_slip_does_not_leave_a_net_deterministic(net):
     with pytest.raises(ValueError, match="Conv2d"):
         bedl.bayesianize(net, include=[nn.Linear, nn.Conv2d])
     with pytest.raises(bedl.BEDLError, match="no layer to convert"):
-        bedl.bayesianize(nn.LSTM(3, 4))
+        bedl.bayesianize(nn.EmbeddingBag(3, 4))
     with pytest.raises(TypeError, match=r"takes an nn\.Module"):
         bedl.bayesianize(torch.relu)
 

@@ -16,6 +16,14 @@ from bedl.nn.layers import (
     GaussianLinear,
 )
 from bedl.nn.modes import frozen, refuse_frozen, sampled
+from bedl.nn.recurrent import (
+    GaussianGRU,
+    GaussianGRUCell,
+    GaussianLSTM,
+    GaussianLSTMCell,
+    GaussianRNN,
+    GaussianRNNCell,
+)
 from bedl.rules.weights import variance_products
 
 __all__ = [
@@ -27,9 +35,15 @@ __all__ = [
     "GaussianConvTranspose2d",
     "GaussianConvTranspose3d",
     "GaussianEmbedding",
+    "GaussianGRU",
+    "GaussianGRUCell",
+    "GaussianLSTM",
+    "GaussianLSTMCell",
     "GaussianLayer",
     "GaussianLinear",
     "GaussianMultiheadAttention",
+    "GaussianRNN",
+    "GaussianRNNCell",
     "bayesianize",
     "correct_variances",
     "deterministic",

@@ -10,14 +10,14 @@ import fnmatch
 import types
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bedl.errors import BEDLError
-from bedl.nn import layers
+from bedl.nn import layers, recurrent
 from bedl.nn.attention import GaussianMultiheadAttention
 
 GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
@@ -32,6 +32,12 @@ GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.Embedding: layers.GaussianEmbedding,
     nn.Bilinear: layers.GaussianBilinear,
     nn.MultiheadAttention: GaussianMultiheadAttention,
+    nn.RNN: recurrent.GaussianRNN,
+    nn.LSTM: recurrent.GaussianLSTM,
+    nn.GRU: recurrent.GaussianGRU,
+    nn.RNNCell: recurrent.GaussianRNNCell,
+    nn.LSTMCell: recurrent.GaussianLSTMCell,
+    nn.GRUCell: recurrent.GaussianGRUCell,
 }
 
 Selector = Callable[[str, nn.Module], bool] | str | type[nn.Module] | Iterable[Any] | None
@@ -49,10 +55,11 @@ def bayesianize(
     """A copy of `module` whose weight-carrying layers are Gaussian; its own forward() runs unchanged.
 
     Layers are converted by exact type (a subclass of `nn.Linear` may have a forward of its own): linear, bilinear,
-    convolution, transposed convolution, embedding, multi-head attention. Everything else, such as batch norm or a
-    bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Code that asks `isinstance(x, torch.Tensor)` is
-    warned of: with Moments it takes its other branch. Whether that matters `bedl.check(module, example_input)` finds
-    out, as it needs an input: it runs both networks, with all variances zero, and names the module where they part.
+    convolution, transposed convolution, embedding, multi-head attention, recurrent layers and their cells. Everything
+    else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Code that asks
+    `isinstance(x, torch.Tensor)` is warned of: with Moments it takes its other branch. Whether that matters
+    `bedl.check(module, example_input)` finds out, as it needs an input: it runs both networks, with all variances
+    zero, and names the module where they part.
 
     Args:
         module: the network; it is not changed.
@@ -94,7 +101,7 @@ def bayesianize(
         if twin is None or not chosen(name, layer) or left_out(name, layer):
             continue
         _refuse_derived_weights(name, layer, twin)
-        before = {weight: layer._parameters[weight] for weight in twin.gaussian_parameters}
+        before = {weight: layer._parameters[weight] for weight in twin.weight_names(layer)}
         layer.__class__ = twin
         layer.init, layer.init_logvar = "second-moment", init_logvar
         layer.variances = variances if twin.can_share_variances else "full"
@@ -168,13 +175,14 @@ def deterministic(module: nn.Module) -> nn.Module:
         for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "frozen_by", "drawn"):
             layer.__dict__.pop(attribute, None)
         layer._buffers.pop("covariance_factor", None)
-        plain: type = layer.plain_class()
+        twin, plain = type(layer), cast(type, layer.plain_class())
         layer.__class__ = plain
+        twin.make_plain(layer)
     return result
 
 
 def _refuse_derived_weights(name: str, layer: nn.Module, twin: type[layers.GaussianLayer]) -> None:
-    missing = [weight for weight in twin.gaussian_parameters if weight not in layer._parameters]
+    missing = [weight for weight in twin.weight_names(layer) if weight not in layer._parameters]
     if missing:
         raise BEDLError(
             f"bayesianize: the {missing[0]} of layer '{name}' ({type(layer).__name__}) is computed, not a parameter, "

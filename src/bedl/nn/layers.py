@@ -69,6 +69,15 @@ class GaussianLayer(nn.Module):
         """The torch layer that this one is the Gaussian twin of."""
         return next(c for c in cls.__mro__ if issubclass(c, nn.Module) and not issubclass(c, GaussianLayer))
 
+    @classmethod
+    def weight_names(cls, layer: nn.Module) -> tuple[str, ...]:
+        """Which parameters of a torch layer become Gaussian."""
+        return cls.gaussian_parameters
+
+    @classmethod
+    def make_plain(cls, layer: nn.Module) -> None:
+        """What is left to do for a torch layer that was one of this class."""
+
     def split_weights(self) -> None:
         """Replace each plain weight by its pair: the weight as mean, and log-variances at `init_logvar`."""
         self.register_buffer("covariance_factor", None)

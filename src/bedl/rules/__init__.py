@@ -22,9 +22,15 @@ from bedl.rules import (
     convolution,
     dropout,
     elu,
+    indexing,
+    making,
     normalisation,
     numerical,
     pooling,
+    positive,
+    recurrent,
+    saturating,
+    selection,
     shape,
 )
 from bedl.rules._marks import approximate, approximation, elementwise
@@ -35,11 +41,12 @@ __all__ = ["TABLE", "approximate", "approximation", "elementwise", "quadrature",
 # fmt: off
 TABLE: dict[str, dict[str, Callable]] = {
     "affine": {
-        "linear": affine.linear, "matmul mm bmm mv dot": affine.matmul, "__rmatmul__": affine.rmatmul,
+        "linear": affine.linear, "matmul mm bmm mv dot": indexing.matmul, "__rmatmul__": affine.rmatmul,
         "addmm baddbmm": affine.addmm, "einsum": affine.einsum, "bilinear": affine.bilinear,
         "F.embedding": affine.embedding, "tensordot": affine.products(torch.tensordot),
         "outer ger": affine.products(torch.outer), "inner": affine.products(torch.inner),
         "kron": affine.products(torch.kron),
+        "sparse.mm spmm": indexing.sparse_mm, "sparse.addmm": indexing.sparse_addmm,
         **{f"conv{d}d": convolution.convolution(getattr(F, f"conv{d}d"), d) for d in (1, 2, 3)},
         **{f"conv_transpose{d}d": convolution.convolution(getattr(F, f"conv_transpose{d}d"), d) for d in (1, 2, 3)},
     },
@@ -47,14 +54,16 @@ TABLE: dict[str, dict[str, Callable]] = {
         "relu": activation.relu, "leaky_relu": activation.leaky_relu, "prelu": activation.prelu,
         "elu": elu.elu, "selu": elu.selu, "celu": elu.celu, "abs absolute": activation.absolute,
         "hardtanh": activation.hardtanh, "relu6": activation.relu6, "hardsigmoid": activation.hardsigmoid,
-        "clamp clip": activation.clamp, "clamp_min": lambda x, min: activation.clamp(x, min=min),
-        "clamp_max": lambda x, max: activation.clamp(x, max=max), "threshold": activation.threshold,
+        "clamp clip": selection.clamp, "clamp_min": lambda x, min: selection.clamp(x, min=min),
+        "clamp_max": lambda x, max: selection.clamp(x, max=max), "threshold": activation.threshold,
         "exp": activation.exp, "expm1": activation.expm1, "sin": activation.sin, "cos": activation.cos,
-        "square": activation.square, "pow": activation.power,
+        "square": activation.square, "pow": positive.power, "__rpow__": lambda x, base: positive.power(base, x),
+        "sqrt": positive.sqrt, "rsqrt": positive.rsqrt, "reciprocal": positive.reciprocal, "log": positive.log,
+        "log1p": positive.log1p, "log2": positive.log2, "log10": positive.log10,
         "maximum": activation.maximum, "minimum": activation.minimum,
         "sigmoid expit": numerical.sigmoid, "tanh": numerical.tanh, "silu": numerical.silu, "mish": numerical.mish,
         "gelu": numerical.gelu, "softplus": numerical.softplus, "logsigmoid": numerical.logsigmoid,
-        "hardswish": numerical.hardswish, "glu": numerical.glu,
+        "hardswish": numerical.hardswish, "glu": numerical.glu, "erf": saturating.erf, "erfc": saturating.erfc,
     },
     "pooling": {
         **{f"avg_pool{d}d": pooling.average(getattr(F, f"avg_pool{d}d"), d) for d in (1, 2, 3)},
@@ -64,6 +73,9 @@ TABLE: dict[str, dict[str, Callable]] = {
         **{f"adaptive_max_pool{d}d": pooling.adaptive_max_pool(getattr(F, f"adaptive_max_pool{d}d"), d)
            for d in (1, 2, 3)},
         "amax": pooling.amax, "amin": pooling.amin, "max": pooling.chosen_max,
+    },
+    "selection": {
+        "topk": selection.topk, "sort": selection.sort, "argsort": selection.argsort,
     },
     "normalisation": {
         "F.batch_norm": normalisation.batch_norm, "F.layer_norm": normalisation.layer_norm,
@@ -81,8 +93,8 @@ TABLE: dict[str, dict[str, Callable]] = {
     },
     "arithmetic": {
         "add __radd__": arithmetic.add, "sub subtract": arithmetic.sub, "rsub __rsub__": arithmetic.rsub,
-        "mul multiply __rmul__": arithmetic.mul, "div divide true_divide __truediv__": arithmetic.div,
-        "__rtruediv__": lambda x, other: arithmetic.div(other, x), "neg negative": arithmetic.neg,
+        "mul multiply __rmul__": arithmetic.mul, "div divide true_divide __truediv__": positive.div,
+        "__rtruediv__": positive.rdiv, "neg negative": arithmetic.neg,
         "torch.where": arithmetic.where, "Tensor.where": arithmetic.where_method,
         "masked_fill": arithmetic.masked_fill, "lerp": arithmetic.lerp,
         "addcmul": arithmetic.addcmul, "cumsum": arithmetic.cumsum,
@@ -94,6 +106,12 @@ TABLE: dict[str, dict[str, Callable]] = {
         "to": shape.to, "type_as": shape.type_as, "float": shape.casts(torch.float32),
         "double": shape.casts(torch.float64), "half": shape.casts(torch.float16),
         "bfloat16": shape.casts(torch.bfloat16), "detach": shape.detach,
+        "torch._pack_padded_sequence": recurrent.packs(torch._pack_padded_sequence),
+        "torch._pad_packed_sequence": recurrent.packs(torch._pad_packed_sequence),
+    },
+    "indexing": {
+        "index_add": indexing.index_add, "index_copy": indexing.index_copy, "index_fill": indexing.index_fill,
+        "scatter": indexing.scatter, "scatter_add": indexing.scatter_add, "scatter_reduce": indexing.scatter_reduce,
     },
 }
 # Functions that only move entries: one rule for all, made from the function itself.
@@ -105,17 +123,22 @@ MOVES = """
     __pos__ positive
 """.split()
 MOVES_LIKE = "view_as reshape_as expand_as".split()
+# Functions that look at a tensor's form alone, and make a plain one.
+MAKES = """
+    zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
+    new_tensor
+""".split()
 # fmt: on
 
 
-_PLACES = {"torch": torch, "F": F, "Tensor": torch.Tensor, "special": torch.special}
+_PLACES = {"torch": torch, "F": F, "Tensor": torch.Tensor, "special": torch.special, "sparse": torch.sparse}
 _OPERATORS = {"add", "sub", "mul", "matmul", "pow", "neg", "abs"}
 
 
 def _homes(name: str) -> Iterator[tuple[Callable, bool]]:
     """Every function of this name, and whether it works in place; `F.name` is that place's alone."""
     place, _, name = name.rpartition(".")
-    places = [_PLACES[place]] if place else list(_PLACES.values())
+    places = [_PLACES[place]] if place else [home for key, home in _PLACES.items() if key != "sparse"]
     spellings = [(name, False)]
     if name.startswith("__"):
         spellings += [(f"__i{name[2:]}", True)]
@@ -147,7 +170,7 @@ def _install() -> None:
             for name in names.split():
                 for func, inplace in _homes(name):
                     _RULES[func] = _in_place(rule, func) if inplace else rule
-    for movers, make in ((MOVES, shape.moves), (MOVES_LIKE, shape.moves_like)):
+    for movers, make in ((MOVES, shape.moves), (MOVES_LIKE, shape.moves_like), (MAKES, making.makes)):
         for name in movers:
             for func, inplace in _homes(name):
                 # torch.compile cannot see into the method, which calls super().

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedl.rules import MOVES, MOVES_LIKE, TABLE, approximation
+from bedl.rules import MAKES, MOVES, MOVES_LIKE, TABLE, approximation
 
 HEAD = """# Supported operations
 
@@ -23,7 +23,9 @@ def page() -> str:
             lines.append(f"| {' '.join(f'`{name}`' for name in names.split())} | {approximation(rule) or 'exact'} |")
         lines.append("")
     movers = " ".join(f"`{name}`" for name in MOVES + MOVES_LIKE)
-    return "\n".join([*lines, "## Moving entries", "", f"Exact: {movers}", ""])
+    makers = " ".join(f"`{name}`" for name in MAKES)
+    lines += ["## Moving entries", "", f"Exact: {movers}", ""]
+    return "\n".join([*lines, "## Making tensors", "", f"Plain tensors, as if of the mean: {makers}", ""])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Shapes: all tensors here are (*shape), and all results too.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -90,10 +89,9 @@ def _fourth(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return m2 * (m2 + 6 * v) + 3 * v * v, 8 * v * (2 * m2**3 + v * (21 * m2 * m2 + v * (48 * m2 + 12 * v)))
 
 
-def power(input: Moments, exponent: Any) -> Moments:
-    if isinstance(exponent, (int, float)) and isinstance(input, Moments) and exponent in (1, 2, 3, 4):
-        return input if exponent == 1 else {2: square, 3: _cube, 4: _fourth}[int(exponent)](input)
-    raise refusal(torch.pow, f"only the powers 1 to 4 of Moments are defined, not {exponent!r}")
+def small_power(input: Moments, exponent: int) -> Moments:
+    """Of exponents from 1 to 4; `positive.power` has the others."""
+    return input if exponent == 1 else {2: square, 3: _cube, 4: _fourth}[exponent](input)
 
 
 _LEGENDRE = gauss.legendre(12)

@@ -73,8 +73,7 @@ def mul(input: Operand, other: Operand) -> Moments:
 
 
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Moments:
-    if isinstance(other, Moments):
-        raise refusal(torch.div, "a Gaussian denominator has no mean: its quotient is undefined")
+    """By a plain divisor; `positive.div` has random ones."""
     if rounding_mode is not None:
         raise refusal(torch.div, "rounding jumps")
     divisor = _constant(other, torch.div)

@@ -191,4 +191,21 @@ AVERAGE = [
     moved("dropout eval", lambda x: F.dropout(x, 0.5, training=False)),
 ]  # fmt: skip
 
-CASES = AFFINE + SHAPE + ARITHMETIC + AVERAGE
+NODES = torch.tensor([0, 3, 3, 1, 0])  # where each of five messages goes, of four nodes
+EACH = torch.tensor([[0, 1, 2], [3, 1, 2], [3, 0, 0], [1, 1, 1], [0, 0, 3]])
+TWO, ONCE = torch.tensor([2, 0]), torch.tensor([[0, 1, 2], [3, 0, 1]])
+INDEXING = [
+    *every_mix("index_add", lambda x, y: x.index_add(0, NODES, y), (4, 3), (5, 3)),
+    *every_mix("index_add alpha", lambda x, y: torch.index_add(x, 1, TWO, y, alpha=-0.5), (2, 3), (2, 2)),
+    *every_mix("index_copy", lambda x, y: x.index_copy(0, TWO, y), (4, 3), (2, 3)),
+    moved("index_fill", lambda x: x.index_fill(1, TWO, 7.0)),
+    *every_mix("scatter_add", lambda x, y: x.scatter_add(0, EACH, y), (4, 3), (5, 3)),
+    *every_mix("scatter", lambda x, y: torch.scatter(x, 0, ONCE, y), (4, 3), (2, 3)),
+    moved("scatter value", lambda x: x.scatter(0, ONCE, 2.5), 4, 3),
+    *every_mix("scatter_reduce sum", lambda x, y: x.scatter_reduce(0, EACH, y, "sum"), (4, 3), (5, 3)),
+    *every_mix("scatter_reduce mean", lambda x, y: x.scatter_reduce(0, EACH, y, "mean"), (4, 3), (5, 3)),
+    *every_mix("scatter_reduce mean without self",
+               lambda x, y: torch.scatter_reduce(x, 0, EACH, y, "mean", include_self=False), (4, 3), (5, 3)),
+]  # fmt: skip
+
+CASES = AFFINE + SHAPE + ARITHMETIC + AVERAGE + INDEXING
