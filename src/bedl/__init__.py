@@ -95,7 +95,9 @@ _EXTRA_OF = {
     "lightning_fabric": "train", "sklearn": "sklearn", "pandas": "sklearn",
     "onnx": "export", "onnxruntime": "export", "onnxscript": "export",
 }  # fmt: skip
-_ROOMS = set("data deploy estimators heads methods metrics nn objectives predictive report rules tasks training".split())
+_ROOMS = set(
+    "data deploy estimators heads methods metrics nn objectives predictive report rules tabular tasks training".split()
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bedl.data.download import DatasetInfo, PartCheck, fetch, list_datasets, verify
     from bedl.data.encoding import TableEncoder
-    from bedl.data.errors import DataError, DataFileError, DataFileExistsError, DataFileNotFoundError
+    from bedl.data.errors import DataError, DataFileError, DataFileNotFoundError
     from bedl.data.images import load_images
     from bedl.data.places import data_root
     from bedl.data.streaming import encode_to_memmap, encoded_batches
@@ -50,14 +50,13 @@ __all__ = [
     # errors
     "DataError",
     "DataFileError",
-    "DataFileExistsError",
     "DataFileNotFoundError",
 ]
 
 _HOMES = {
     "download": ("DatasetInfo", "PartCheck", "fetch", "list_datasets", "verify"),
     "encoding": ("TableEncoder",),
-    "errors": ("DataError", "DataFileError", "DataFileExistsError", "DataFileNotFoundError"),
+    "errors": ("DataError", "DataFileError", "DataFileNotFoundError"),
     "images": ("load_images",),
     "places": ("data_root",),
     "streaming": ("encode_to_memmap", "encoded_batches"),

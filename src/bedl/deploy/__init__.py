@@ -7,13 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bedl.deploy.export_report import ExportReport
     from bedl.deploy.exportable import Exportable, ExportOptions
-    from bedl.deploy.files import ExportError, OutputFileError
     from bedl.deploy.onnx import export
     from bedl.deploy.program import export_program
-    from bedl.deploy.report import ExportReport
     from bedl.deploy.runtime import OnnxModel
-    from bedl.deploy.schema import ModelFileError
+    from bedl.deploy.schema import ExportError, ModelFileError
 
 __all__ = [
     # writing
@@ -27,17 +26,15 @@ __all__ = [
     # errors
     "ExportError",
     "ModelFileError",
-    "OutputFileError",
 ]
 
 _HOMES = {
+    "export_report": "ExportReport",
     "exportable": "ExportOptions Exportable",
-    "files": "ExportError OutputFileError",
     "onnx": "export",
     "program": "export_program",
-    "report": "ExportReport",
     "runtime": "OnnxModel",
-    "schema": "ModelFileError",
+    "schema": "ExportError ModelFileError",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
