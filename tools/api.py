@@ -13,7 +13,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-ROOMS = "bedl nn heads objectives methods predictive training estimators data metrics tasks report deploy".split()
+ROOMS = (
+    "bedl nn heads objectives methods predictive training estimators data metrics tasks report deploy tabular files"
+).split()
 SECTIONS = ("Args", "Attributes", "Returns", "Raises")
 FORWARDED = "by its rule; refused where there is none"  # Moments' twins of tensor methods: docs/operations.md
 HEAD = """# API

@@ -55,6 +55,7 @@ from bedl import objectives as objectives
 from bedl import predictive as predictive
 from bedl import report as report
 from bedl import rules as rules
+from bedl import tabular as tabular
 from bedl import tasks as tasks
 from bedl import training as training
 

@@ -15,7 +15,7 @@ import bedl
 from tests.cli.verbs import run, spawn
 from tests.data.server import serve
 
-VERBS = ["fit", "predict", "evaluate", "report", "export", "check", "data list", "data fetch", "data verify"]
+VERBS = ["fit", "predict", "evaluate", "report", "export", "methods", "check", "data list", "data fetch", "data verify"]
 
 
 def test_version():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bedl.cli.fitting import FitSettings, _split
+from bedl.tabular.encoded import split
 from tests.cli.verbs import run
 
 
@@ -49,17 +49,17 @@ def test_built_in_sets_have_a_target_of_their_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ensemble", [1, 2])
 def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, ensemble):
-    from bedl.cli import watching
+    from bedl.cli import onlooker
 
     words = ["fit", shelf / "houses.csv", "--target", "price", "--epochs", 4, "--seed", 3, "--ensemble", ensemble]
     run(*words, "--out", tmp_path / "whole", ok=True)
     with monkeypatch.context() as patch:
 
         def stop(self, run, row):
-            if self.number == ensemble and row["epoch"] == 2:
+            if row["epoch"] == 2:
                 raise KeyboardInterrupt
 
-        patch.setattr(watching.TrainingBar, "on_epoch", stop)
+        patch.setattr(onlooker.TrainingBar, "on_epoch", stop)
         said = run(*words, "--out", tmp_path / "m")
     assert said.exit_code == 130
     assert "--resume" in said.stderr
@@ -102,7 +102,7 @@ def test_rows_held_out_are_not_trained_on(tmp_path):
     x, y = np.arange(200, dtype=np.float32).reshape(100, 2), np.arange(100) % 3
     np.save(tmp_path / "features.npy", x)
     np.save(tmp_path / "targets.npy", y)
-    _split(x, y, FitSettings("d", "t", holdout=0.2), True, tmp_path)
+    split(x, y, 0.2, 0, True, tmp_path)
     kept, held = np.load(tmp_path / "features.npy"), np.load(tmp_path / "held_features.npy")
     assert len(held) == 20
     assert sorted(np.concatenate([kept, held])[:, 0]) == sorted(x[:, 0])

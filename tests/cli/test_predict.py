@@ -9,9 +9,9 @@ import numpy as np
 import pandas
 import pytest
 
-from bedl.cli.models import open_model
 from bedl.data import open_table
 from bedl.estimators import load
+from bedl.tabular import load as load_model
 from tests.cli.verbs import run, spawn
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['sklearn'] = None; from bedl.cli import main; main()"
@@ -30,7 +30,7 @@ def frame(text: str) -> pandas.DataFrame:
 
 def test_targets_are_what_the_estimator_says(houses, shelf):
     found = frame(run("predict", houses, shelf / "houses.csv", "--coverage", 0.8, ok=True).stdout)
-    model, table = open_model(houses), open_table(shelf / "houses.csv")
+    model, table = load_model(houses), open_table(shelf / "houses.csv")
     x = np.concatenate([model.encoder.features(batch) for batch in table.batches()])
     estimator = load(houses / "model.safetensors")
     mean, std = estimator.predict(x, return_std=True)
@@ -91,7 +91,7 @@ def test_json_lines_on_stdout(houses, shelf):
 
 def test_batches_make_no_difference(houses, shelf, monkeypatch):
     whole = frame(run("predict", houses, shelf / "houses.csv", ok=True).stdout)
-    monkeypatch.setattr("bedl.cli.predicting.NUMBERS", 100)
+    monkeypatch.setattr("bedl.tabular.rows.NUMBERS", 100)
     parts = frame(run("predict", houses, shelf / "houses.csv", ok=True).stdout)
     pandas.testing.assert_frame_equal(whole, parts, rtol=1e-5)
 

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, root_mean_squared_error
 
-from bedl.cli.models import open_model
 from bedl.data import open_table
+from bedl.tabular import load
 from tests.cli.tables import FLOWERS, HOUSES
 from tests.cli.verbs import run
 
@@ -53,7 +53,7 @@ def test_the_likelihood_and_the_intervals_of_an_ensemble_are_those_of_the_mixtur
     table = shelf / "houses.csv"
     words = ["--epochs", 2, "--ensemble", 3, "--holdout", 0, "--out", tmp_path / "m"]
     run("fit", table, "-t", "price", *words, ok=True)
-    model = open_model(tmp_path / "m")
+    model = load(tmp_path / "m")
     x = np.concatenate([model.encoder.features(batch) for batch in open_table(table).batches()])
     y = pandas.read_csv(table)["price"].to_numpy()
     mixture = model.estimator.predict_dist(x)

@@ -10,9 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from bedl.data import DataError, DataFileError, DataFileExistsError, download, fetch, list_datasets, verify
-from bedl.data.sources import SOURCES, Part, Source
+from bedl.data import DataError, DataFileError, download, fetch, list_datasets, verify
+from bedl.data.sources import SOURCES, PublishedPart, PublishedSet
 from bedl.data.transfer import Resuming
+from bedl.files import OutputExistsError
 
 from .server import serve
 
@@ -54,15 +55,17 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def single(monkeypatch):
-    parts = (Part("set/raw/a", sha(CONTENT)), Part("set/raw/b", sha(b"bb")))
+    parts = (PublishedPart("set/raw/a", sha(CONTENT)), PublishedPart("set/raw/b", sha(b"bb")))
     files = {"a.gz": sha(PACKED), "b": sha(b"bb")}
-    monkeypatch.setitem(SOURCES, "toy", Source("http://example.invalid/", files, "set/raw", "none", parts))
+    monkeypatch.setitem(SOURCES, "toy", PublishedSet("http://example.invalid/", files, "set/raw", "none", parts))
 
 
 def use_archive(monkeypatch, content: bytes, kind: str = "tar", digest: str | None = "", inner: str = "toy"):
     name = f"toy.{kind}"
     digest = sha(content) if digest == "" else digest
-    source = Source("http://example.invalid/", {name: digest}, inner, kind, (Part(f"{inner}/a.bin", sha(CONTENT)),))
+    source = PublishedSet(
+        "http://example.invalid/", {name: digest}, inner, kind, (PublishedPart(f"{inner}/a.bin", sha(CONTENT)),)
+    )
     monkeypatch.setitem(SOURCES, "toy", source)
     return {name: content}
 
@@ -178,7 +181,7 @@ def test_files_of_the_user_are_not_replaced_unless_told(tmp_path, single):
     mine.write_bytes(b"mine")
     assert [check.status for check in verify("toy", tmp_path)] == ["differs", "missing"]
     with serve({"a.gz": PACKED, "b": b"bb"}) as server:
-        with pytest.raises(DataFileExistsError, match=r"raw/a is there but is not the published file.*--overwrite"):
+        with pytest.raises(OutputExistsError, match=r"raw/a is there but is not the published file.*--overwrite"):
             fetch("toy", tmp_path, server.url)
         assert server.requests == []
         assert mine.read_bytes() == b"mine"

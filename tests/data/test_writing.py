@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bedl.data import DataError, DataFileError, DataFileExistsError, TableWriter
+from bedl.data import DataError, TableWriter
+from bedl.files import OutputExistsError, OutputFileError
 
 COLUMNS = {
     "name": ["a", 'b"', "c,d"],
@@ -70,7 +71,7 @@ def test_an_error_leaves_nothing(tmp_path):
 def test_an_existing_file_is_kept_unless_told(tmp_path):
     path = tmp_path / "out.csv"
     path.write_text("precious")
-    with pytest.raises(DataFileExistsError, match=r"exists.*--overwrite"):
+    with pytest.raises(OutputExistsError, match=r"exists.*--overwrite"):
         TableWriter(path)
     assert path.read_text() == "precious"
     with TableWriter(path, overwrite=True) as writer:
@@ -87,10 +88,10 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
 
 
 def test_places_that_cannot_be_written(tmp_path, monkeypatch):
-    with pytest.raises(DataFileError, match=r"no folder .*mkdir -p"):
+    with pytest.raises(OutputFileError, match=r"no folder .*mkdir -p"):
         TableWriter(tmp_path / "no" / "out.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(DataFileError, match="is a folder"):
+    with pytest.raises(OutputFileError, match="is a folder"):
         TableWriter(tmp_path / "folder.csv")
     with pytest.raises(DataError, match=r"\.csv, \.tsv, \.parquet, \.jsonl"):
         TableWriter(tmp_path / "out.xlsx")
@@ -99,7 +100,7 @@ def test_places_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
-    with pytest.raises(DataFileError, match=r"cannot be written to.*Permission denied.*another folder"):
+    with pytest.raises(OutputFileError, match=r"cannot be written to.*Permission denied.*another folder"):
         TableWriter(tmp_path / "out.csv")
     assert os.listdir(tmp_path) == ["folder.csv"]
 
@@ -110,7 +111,7 @@ def test_a_full_disk(tmp_path):
     writer = TableWriter(path)
     writer._file.close()
     writer._file = writer._stream.file = open("/dev/full", "wb")  # noqa: SIM115
-    with pytest.raises(DataFileError, match="could not be written"), writer:
+    with pytest.raises(OutputFileError, match="could not be written"), writer:
         writer.write({"a": np.arange(100_000)})
     assert os.listdir(tmp_path) == []
 

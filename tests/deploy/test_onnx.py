@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 import bedl
-from bedl.deploy import Exportable, ExportError, OnnxModel, OutputFileError, export, export_program
+from bedl.deploy import Exportable, ExportError, OnnxModel, export, export_program
 from bedl.deploy import onnx as onnx_room
 from bedl.deploy.exportable import ExportOptions, prepare
+from bedl.files import OutputFileError
 from bedl.heads import Dirichlet, Sampled
 from tests.deploy.models import body, classification, ensemble, inputs, regression
 
@@ -185,7 +186,7 @@ def test_bad_paths(tmp_path):
     for path, words in (
         (tmp_path / "there.onnx", "overwrite"),
         (tmp_path, "folder"),
-        (tmp_path / "no" / "m", "create"),
+        (tmp_path / "no" / "m", "Create"),
     ):
         with pytest.raises(OutputFileError, match=words):
             export(regression(), path, example=inputs())

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from bedl.report import ReportExistsError, ResultsError, render, write_report
+from bedl.files import OutputExistsError, OutputFileError
+from bedl.report import render, write_report
 from tests.report.data import classification, regression
 
 
@@ -15,7 +16,7 @@ def test_the_file_is_written_whole_and_never_over_another(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
-    with pytest.raises(ReportExistsError, match="overwrit") as error:
+    with pytest.raises(OutputExistsError, match="overwrit") as error:
         write_report(classification(), path)
     assert isinstance(error.value, FileExistsError)
     assert path.read_text(encoding="utf-8") == render(regression())
@@ -25,9 +26,9 @@ def test_the_file_is_written_whole_and_never_over_another(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    with pytest.raises(ResultsError, match="no folder"):
+    with pytest.raises(OutputFileError, match="no folder"):
         write_report(regression(), tmp_path / "missing" / "page.html")
-    with pytest.raises(ResultsError, match="is a folder"):
+    with pytest.raises(OutputFileError, match="is a folder"):
         write_report(regression(), tmp_path)
 
     def full(handle):
@@ -48,7 +49,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", appear)
-    with pytest.raises(ReportExistsError):
+    with pytest.raises(OutputExistsError):
         write_report(regression(), path)
     assert path.read_text() == "mine"
     assert os.listdir(tmp_path) == ["page.html"]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bedl.cli import check, data, evaluate, export, fit, predict, report
+from bedl.cli import check, data, evaluate, export, fit, methods, predict, report
 from bedl.cli.options import DEBUG
 from bedl.cli.screen import INTERRUPTED, say, say_error
 from bedl.errors import BEDLError
@@ -107,5 +107,6 @@ app.command("predict")(predict.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("methods")(methods.methods)
 app.command("check")(check.check)
 app.add_typer(data.app, name="data")

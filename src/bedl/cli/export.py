@@ -38,27 +38,13 @@ def export(
     """
     from dataclasses import asdict
 
-    from bedl.cli.models import EstimatorModel, open_model
-    from bedl.deploy.files import OutputFileError, refuse_unwritable
-    from bedl.errors import BEDLError
+    from bedl.files import refuse_unwritable
+    from bedl.tabular import load
 
     if onnx.suffix.lower() != ".onnx":
         raise typer.BadParameter(f"let the name end in .onnx, not {onnx.name!r}", param_hint="--onnx")
-    if onnx.is_file() and not overwrite:
-        raise OutputFileError(f"{onnx} exists. Choose another name, or replace it (--overwrite)")
     refuse_unwritable(onnx, overwrite)
-    opened = open_model(model)
-    if not isinstance(opened, EstimatorModel):
-        raise BEDLError(f"{model} is an ONNX file already. Give the folder that 'bedl fit' made")
-    from bedl import tasks
-    from bedl.deploy import export as write
-
-    encoder = opened.encoder
-    names = {f"{tasks.get(encoder.task).named}_names": encoder.names}
-    written = write(
-        opened.estimator, onnx, feature_names=encoder.feature_names, precision=precision, overwrite=overwrite,
-        metadata={"encoder": encoder.to_dict()}, **names,  # type: ignore[arg-type]
-    )  # fmt: skip
+    written = load(model).export(onnx, precision=precision, overwrite=overwrite)
     if as_json:
         print_json({**asdict(written), "path": str(written.path)})
     else:

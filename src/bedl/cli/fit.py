@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from bedl.cli.options import Data, Debug, Json, Overwrite, Root
-from bedl.cli.screen import INTERRUPTED, bar, print_json, print_scores, say, say_notes
+from bedl.cli.screen import INTERRUPTED, print_json, print_scores, say
 
 if TYPE_CHECKING:
-    from bedl.cli.fitting import FitSettings, Fitting
-    from bedl.data import TableEncoder
+    from bedl.data import Table
 
 __all__ = ["fit"]
-
-_KINDS = {"number": "numbers", "category": "categories", "date": "dates", "boolean": "true or false"}
 
 
 def _hidden(text: str) -> tuple[int, ...]:
@@ -36,17 +32,40 @@ def _holdout(share: float) -> float:
     return share
 
 
+def _task(name: str) -> str:
+    from bedl import tasks
+
+    known = ["auto", *tasks.names()]
+    if name not in known:
+        raise typer.BadParameter(f"one of {', '.join(known)}, not {name!r}")
+    return name
+
+
 def fit(
     data: Data,
     target: Annotated[
-        str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="COLUMN",
+            show_default=False,
+            help="The column to predict; several columns of 0 and 1, or yes and no, with commas or repeated.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Where the model goes.", show_default="named after DATA"),
     ] = None,
     task: Annotated[
-        Literal["auto", "regression", "classification"], typer.Option("--task", help="What the target is.")
+        str, typer.Option("--task", callback=_task, help="What the target is: auto, regression, classification, …")
+    ] = "auto",
+    likelihood: Annotated[
+        Literal["normal", "count"] | None,
+        typer.Option("--likelihood", help="Of a target of numbers; count: whole numbers from 0 on."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="What is trained; 'bedl methods' lists the names.")
     ] = "auto",
     ignore: Annotated[
         list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
@@ -91,78 +110,50 @@ def fit(
 
       bedl fit houses.csv --target price --resume
     """
-    from bedl.cli.fitting import FitSettings, Fitting
+    from bedl.cli.onlooker import Onlooker
     from bedl.data import open_table
+    from bedl.tabular import fit as learn
+    from bedl.tabular.folder import partial_of
 
+    started, place, watcher = time.monotonic(), out or Path(f"{_stem(data)}-model"), Onlooker(ensemble)
     widths, table = _hidden(hidden), open_table(data, root)
-    goal = target or table.default_target
-    if goal is None:
-        from bedl.data.errors import listed
-
-        raise typer.BadParameter(
-            f"which column is to be predicted? {table.name} has {listed(table.columns, 20)}", param_hint="--target"
-        )
-    settings = FitSettings(
-        data, goal, task, tuple(ignore or ()), tuple(categorical or ()), drop_missing_target, holdout, epochs, ensemble,
-        widths, seed,
-    )  # fmt: skip
-    place = out or Path(f"{_stem(data)}-model")
-    fitting = Fitting(table, settings, place, overwrite=overwrite, resume=resume)
+    options: dict[str, Any] = {
+        "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
+        "ignore": ignore or (), "categorical": categorical or (), "drop_missing_target": drop_missing_target,
+        "holdout": holdout, "epochs": epochs, "ensemble": ensemble, "hidden": widths, "seed": seed,
+    }  # fmt: skip
     try:
-        document = _run(fitting, device)
+        model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
     except KeyboardInterrupt:
-        if fitting.partial.exists():
-            say(f"Stopped. What was done so far is kept in {fitting.partial}. Go on with:")
-            say(f"  {_command(settings, place)} --resume")
+        if partial_of(place).exists():
+            say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
+            say(f"  {_command(data, place, options)} --resume")
         raise typer.Exit(INTERRUPTED) from None
+    card, seconds = model.card, time.monotonic() - started
+    assert card is not None
+    say(f"Done in {seconds:.1f} s, {watcher.training.epochs} epochs.")
     if as_json:
-        print_json(document)
-    elif document["scores"]:
-        print_scores(document["scores"], f"Scores of {document['rows']['held_out']} rows held out")
+        print_json({
+            "model": str(place), "task": card.task, "target": card.target, "data": card.data, "rows": card.rows,
+            "features": model.encoder.n_features, "classes": model.encoder.classes,
+            "epochs": watcher.training.epochs, "seconds": round(seconds, 3), "scores": card.scores,
+            "notes": card.notes,
+        })  # fmt: skip
+    elif card.scores:
+        print_scores(card.scores, f"Scores of {card.rows['held_out']} rows held out")
     say(f"The model is in {place}. To look at it: bedl report {shlex.quote(str(place))} DATA")
 
 
-def _run(fitting: Fitting, device: str) -> dict:
-    """All steps, with what is said meanwhile."""
-    started, table = time.monotonic(), fitting.table
-    with bar("reading", None) as advance:
-        encoder = fitting.decide(advance)
-    _say_columns(encoder)
-    with bar("encoding", table.n_rows) as advance:
-        rows = fitting.encode(advance)
-    from bedl.cli.models import EstimatorModel
-    from bedl.cli.predicting import scores_of_encoded
-    from bedl.cli.watching import TimedCheckpoints, TrainingBar
+def _targets(table: Table, named: list[str] | None) -> tuple[str, ...]:
+    """The target columns: each --target is one, or several with commas between them, unless a column is called that."""
+    from bedl.data.errors import listed
 
-    watcher = TrainingBar(fitting.settings.ensemble)
-    counts = rows.counts
-    say(f"Learning from {counts['training']} rows, {encoder.n_features} features; {counts['held_out']} rows held out.")
-    try:
-        estimator = fitting.train(rows, device, (watcher, TimedCheckpoints()))
-    except Exception:
-        fitting.discard()
-        raise
-    scores = {}
-    if rows.held_x is not None and rows.held_y is not None:
-        scores = scores_of_encoded(EstimatorModel(str(fitting.place), estimator, encoder), rows.held_x, rows.held_y)
-    card = fitting.finish(estimator, rows, scores)
-    seconds = time.monotonic() - started
-    say(f"Done in {seconds:.1f} s, {watcher.epochs} epochs.")
-    return {
-        "model": str(fitting.place), "task": card.task, "target": card.target, "data": card.data, "rows": counts,
-        "features": encoder.n_features, "classes": encoder.classes, "epochs": watcher.epochs,
-        "seconds": round(seconds, 3), "scores": scores, "notes": card.notes,
-    }  # fmt: skip
-
-
-def _say_columns(encoder: TableEncoder) -> None:
-    from bedl import tasks
-
-    what = tasks.get(encoder.task).describe(encoder.names)
-    kinds = Counter(column["kind"] for column in encoder.to_dict()["columns"])
-    columns = ", ".join(f"{count} of {_KINDS.get(kind, kind)}" for kind, count in kinds.items())
-    say(f"Target {encoder.target!r}: {what}. Columns: {columns}.")
-    say_notes(encoder.notes)
+    found = [part for name in named or () for part in ([name] if name in table.columns else name.split(","))]
+    if not found and table.default_target is None:
+        raise typer.BadParameter(
+            f"which column is to be predicted? {table.name} has {listed(table.columns, 20)}", param_hint="--target"
+        )
+    return tuple(found or [str(table.default_target)])
 
 
 def _stem(data: str) -> str:
@@ -170,19 +161,18 @@ def _stem(data: str) -> str:
     return re.sub(r"\.(csv|tsv|parquet|pq)(\.gz)?$", "", Path(data).name, flags=re.IGNORECASE).replace(":", "-")
 
 
-def _command(settings: FitSettings, place: Path) -> str:
-    """The command line that asks for these settings."""
-    from dataclasses import fields
-
-    words = ["bedl", "fit", settings.data, "--target", settings.target, "--out", str(place)]
-    for field in fields(settings)[2:]:
-        value, option = getattr(settings, field.name), "--" + field.name.replace("_", "-")
-        if value == field.default:
+def _command(data: str, place: Path, options: dict[str, Any]) -> str:
+    """The command line that asks for these options."""
+    defaults = {"task": "auto", "method": "auto", "holdout": 0.1, "ensemble": 1, "hidden": (50,), "seed": 0}
+    words = ["bedl", "fit", data, "--out", str(place)]
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if value is None or value is False or value == defaults.get(name):
             continue
-        if field.name == "hidden":
+        if name == "hidden":
             words += [option, ",".join(map(str, value))]
-        elif isinstance(value, tuple):
-            words += [word for name in value for word in (option, name)]
+        elif isinstance(value, (list, tuple)):
+            words += [word for item in value for word in (option, item)]
         else:
             words += [option] if value is True else [option, str(value)]
     return shlex.join(words)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bedl.cli.options import Coverage, Data, Debug, Extra, Json, Model, Overwrite, Root, Unseen
-from bedl.cli.screen import bar, print_json, say
+from bedl.cli.screen import print_json, say
 
 __all__ = ["predict"]
 
@@ -47,27 +47,22 @@ def predict(
 
       bedl predict houses-model new.csv --unseen ignore | head
     """
-    from bedl.cli.models import open_model
-    from bedl.cli.predicting import predicted_columns
-    from bedl.data import TableStream, TableWriter, open_table
+    from bedl.cli.bars import Bars
+    from bedl.data import TableStream
+    from bedl.tabular import load
 
-    started = time.monotonic()
-    opened, table = open_model(model), open_table(data, root)
-    parts = predicted_columns(opened, table, coverage, unseen, extra)
+    started, opened = time.monotonic(), load(model)
+    options: dict[str, Any] = {"coverage": coverage, "unseen": unseen, "extra": extra, "root": root}
     if out is None:
         stream = TableStream(sys.stdout.buffer, ".jsonl" if as_json else ".csv")
-        for part in parts:
+        for part in opened.stream(data, **options):
             stream.write(part)
         stream.finish()
         sys.stdout.buffer.flush()
         return
-    with TableWriter(out, overwrite) as writer, bar("predicting", table.n_rows) as advance:
-        for part in parts:
-            writer.write(part)
-            advance(len(next(iter(part.values()))))
-        columns = list(part)
+    written: Any = opened.predict(data, out, overwrite=overwrite, watcher=Bars(), **options)
     if as_json:
         seconds = round(time.monotonic() - started, 3)
-        print_json({"predictions": str(out), "rows": writer.rows, "columns": columns, "seconds": seconds})
+        print_json({"predictions": str(out), "rows": written.rows, "columns": written.columns, "seconds": seconds})
     else:
-        say(f"{writer.rows} predictions are in {out}.")
+        say(f"{written.rows} predictions are in {out}.")

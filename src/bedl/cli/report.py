@@ -37,16 +37,16 @@ def report(
 
       bedl report digits-model digits:test --ood digits:mirrored --out digits.html
     """
-    from bedl.cli.evaluate import predicted
-    from bedl.cli.models import open_model
-    from bedl.deploy.files import refuse_unwritable
-    from bedl.report import ReportExistsError, score, write_report
+    from bedl.cli.bars import Bars
+    from bedl.files import refuse_unwritable
+    from bedl.report import score, write_report
+    from bedl.tabular import load
 
-    if out.exists() and not out.is_dir() and not overwrite:
-        raise ReportExistsError(f"{out} exists. Choose another name (--out), or replace it (--overwrite)")
     refuse_unwritable(out, overwrite)
-    opened = open_model(model)
-    whole = predicted(opened, data, ood, coverage, unseen, extra, root, examples=True, need_target=False)
+    whole = load(model).results(
+        data, ood, coverage=coverage, unseen=unseen, extra=extra, root=root, need_target=False, examples=True,
+        watcher=Bars(),
+    )  # fmt: skip
     written = write_report(whole, out, overwrite=overwrite)
     if as_json:
         print_json({"page": str(written.resolve()), "rows": len(whole), "scores": score(whole)})

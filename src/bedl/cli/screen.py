@@ -39,7 +39,7 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
-def print_scores(scores: Mapping[str, float], title: str) -> None:
+def print_scores(scores: Mapping[str, float | None], title: str) -> None:
     """The scores as a table on stdout, in the order they are computed."""
     from rich.console import Console
     from rich.table import Table
@@ -53,8 +53,8 @@ def print_scores(scores: Mapping[str, float], title: str) -> None:
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("meaning", style="dim")
     known = meanings()
-    for name, value in scores.items():
-        meaning = known[name]
+    for name, found in scores.items():
+        meaning, value = known[name], math.nan if found is None else found
         table.add_row(meaning.label, percent(value) if meaning.share else number(value), meaning.note)
     Console(highlight=False).print(table)
 

@@ -30,5 +30,4 @@ from bedl.data.download import verify as verify
 # errors
 from bedl.data.errors import DataError as DataError
 from bedl.data.errors import DataFileError as DataFileError
-from bedl.data.errors import DataFileExistsError as DataFileExistsError
 from bedl.data.errors import DataFileNotFoundError as DataFileNotFoundError

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from bedl.data.archives import extract
-from bedl.data.errors import DataError, DataFileError, DataFileExistsError, DataFileNotFoundError
+from bedl.data.errors import DataError, DataFileError, DataFileNotFoundError
 from bedl.data.places import data_root
-from bedl.data.sources import SOURCES, Part, Source
+from bedl.data.sources import SOURCES, PublishedPart, PublishedSet
 from bedl.data.transfer import DownloadProgress, Resuming
+from bedl.files import OutputExistsError
 
 __all__ = ["DatasetInfo", "PartCheck", "fetch", "list_datasets", "verify"]
 
@@ -87,7 +88,7 @@ def fetch(
         return place / source.folder
     different = [check.path for check in checks if check.status == "differs"]
     if different and not overwrite:
-        raise DataFileExistsError(
+        raise OutputExistsError(
             f"{different[0]} is there but is not the published file. Move it away, or replace it (--overwrite)"
         )
     url = (base_url or source.base_url).rstrip("/") + "/"
@@ -102,14 +103,14 @@ def fetch(
             _put_in_place(needed, new, place)
         if not any(waiting.iterdir()):
             waiting.rmdir()
-    except (DataFileError, DataError):
+    except (DataFileError, DataError, OutputExistsError):
         raise
     except OSError as error:
         raise DataFileError(f"{place} cannot be written to: {error}. Set BEDL_DATA to another folder") from None
     return place / source.folder
 
 
-def _source(name: str) -> Source:
+def _source(name: str) -> PublishedSet:
     if name not in SOURCES:
         raise DataFileNotFoundError(f"there is no data set {name!r} to download; there are {', '.join(SOURCES)}")
     return SOURCES[name]
@@ -117,8 +118,8 @@ def _source(name: str) -> Source:
 
 def _download(
     name: str,
-    source: Source,
-    needed: list[Part],
+    source: PublishedSet,
+    needed: list[PublishedPart],
     url: str,
     waiting: Path,
     temporary: Path,
@@ -150,7 +151,7 @@ def _download(
     return new
 
 
-def _check_new(name: str, needed: list[Part], new: Path) -> None:
+def _check_new(name: str, needed: list[PublishedPart], new: Path) -> None:
     wrong = [part.path for part in needed if _checked(new, part).status != "ok"]
     if wrong:
         raise DataError(
@@ -158,7 +159,7 @@ def _check_new(name: str, needed: list[Part], new: Path) -> None:
         )
 
 
-def _put_in_place(needed: list[Part], new: Path, place: Path) -> None:
+def _put_in_place(needed: list[PublishedPart], new: Path, place: Path) -> None:
     """Moves each part by renaming; one that was there is moved aside, to go with the temporary folder."""
     for part in needed:
         fresh = _existing(new / part.path)
@@ -177,7 +178,7 @@ def _existing(path: Path) -> Path | None:
     return path if path.exists() else packed if packed.exists() else None
 
 
-def _checked(place: Path, part: Part) -> PartCheck:
+def _checked(place: Path, part: PublishedPart) -> PartCheck:
     path = _existing(place / part.path)
     if path is None:
         return PartCheck(place / part.path, "missing")

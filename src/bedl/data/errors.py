@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bedl.errors import BEDLError
 
-__all__ = ["DataError", "DataFileError", "DataFileExistsError", "DataFileNotFoundError", "listed"]
+__all__ = ["DataError", "DataFileError", "DataFileNotFoundError", "listed"]
 
 
 class DataError(BEDLError, ValueError):
@@ -12,15 +12,11 @@ class DataError(BEDLError, ValueError):
 
 
 class DataFileError(BEDLError, OSError):
-    """A file or folder cannot be read, written or downloaded."""
+    """A file or folder cannot be read or downloaded."""
 
 
 class DataFileNotFoundError(DataFileError, FileNotFoundError):
     """There is no such file, folder or data set."""
-
-
-class DataFileExistsError(DataFileError, FileExistsError):
-    """The place to write to is taken."""
 
 
 def listed(names: list[str] | tuple[str, ...], most: int = 8) -> str:

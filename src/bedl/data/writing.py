@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
@@ -15,7 +13,8 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from bedl.data.errors import DataError, DataFileError, DataFileExistsError, listed
+from bedl.data.errors import DataError, listed
+from bedl.files import OutputFileError, PendingFile, refuse_unwritable
 
 __all__ = ["TableStream", "TableWriter"]
 
@@ -99,7 +98,7 @@ class TableWriter:
 
     Args:
         path: where the table shall be; the suffix is the format.
-        overwrite: replace a file that is there.
+        overwrite: whether a file that is there may be replaced.
 
     Example:
         >>> import tempfile
@@ -112,17 +111,13 @@ class TableWriter:
     """
 
     def __init__(self, path: str | PathLike[str], overwrite: bool = False):
-        self.path, self.overwrite = Path(path), overwrite
+        self.path = Path(path)
         self._kind = self.path.suffix.lower()
-        self._check_place()
-        try:
-            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
-        except OSError as error:
-            raise DataFileError(
-                f"{self.path.parent} cannot be written to: {error.strerror}. Choose another folder"
-            ) from None
-        self._temporary = Path(temporary)
-        self._file = os.fdopen(handle, "wb")
+        if self._kind not in SUFFIXES:
+            raise DataError(f"{self.path}: tables are written as {', '.join(SUFFIXES)}. Let the name end in one")
+        refuse_unwritable(self.path, overwrite)
+        self._pending = PendingFile(self.path, overwrite)
+        self._file = open(self._pending.temporary, "wb")  # noqa: SIM115  (closed by `close` and `discard`)
         self._stream = TableStream(self._file, self._kind)
 
     def write(self, columns: Mapping[str, np.ndarray | Sequence[Any]]) -> None:
@@ -130,7 +125,7 @@ class TableWriter:
         try:
             self._stream.write(columns)
         except OSError as error:
-            raise DataFileError(f"{self.path} could not be written: {error}. Is the disk full?") from None
+            raise _unwritten(self.path, error) from None
 
     @property
     def rows(self) -> int:
@@ -143,31 +138,20 @@ class TableWriter:
             if self._stream.schema is None:
                 raise DataError(f"no rows were written to {self.path}, so there is no table to keep")
             self._stream.finish()
-            self._file.flush()
-            os.fsync(self._file.fileno())
             self._file.close()
-            if not self.overwrite and self.path.exists():
-                raise DataFileExistsError(
-                    f"{self.path} has appeared in the meantime. Choose another name, or overwrite it"
-                )
-            umask = os.umask(0)
-            os.umask(umask)
-            self._temporary.chmod(0o666 & ~umask)  # temporary files are private; results have the usual permissions
-            os.replace(self._temporary, self.path)
-        except OSError as error:
-            self.discard()
-            if isinstance(error, DataFileError):
-                raise
-            raise DataFileError(f"{self.path} could not be written: {error}. Is the disk full?") from None
-        except BaseException:
-            self.discard()
+            self._pending.finish()
+        except OutputFileError:
             raise
+        except OSError as error:
+            raise _unwritten(self.path, error) from None
+        finally:
+            self.discard()
 
     def discard(self) -> None:
         """Gives up: nothing of what was written remains."""
         with suppress(OSError):  # what is still waiting to be written need not be
             self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        self._pending.discard()
 
     def __enter__(self) -> TableWriter:
         return self
@@ -178,15 +162,9 @@ class TableWriter:
         else:
             self.discard()
 
-    def _check_place(self) -> None:
-        if self._kind not in SUFFIXES:
-            raise DataError(f"{self.path}: tables are written as {', '.join(SUFFIXES)}. Let the name end in one")
-        if self.path.is_dir():
-            raise DataFileError(f"{self.path} is a folder. Give the name of a file")
-        if self.path.exists() and not self.overwrite:
-            raise DataFileExistsError(f"{self.path} exists. Choose another name, or overwrite it (--overwrite)")
-        if not self.path.parent.is_dir():
-            raise DataFileError(f"there is no folder {self.path.parent}. Create it first: mkdir -p {self.path.parent}")
+
+def _unwritten(path: Path, error: OSError) -> OutputFileError:
+    return OutputFileError(f"{path} could not be written: {error}. Is the disk full?")
 
 
 def _as_array(values: np.ndarray | Sequence[Any]) -> pa.Array:

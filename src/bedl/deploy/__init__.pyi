@@ -3,7 +3,7 @@
 # writing
 from bedl.deploy.exportable import Exportable as Exportable
 from bedl.deploy.exportable import ExportOptions as ExportOptions
-from bedl.deploy.report import ExportReport as ExportReport
+from bedl.deploy.export_report import ExportReport as ExportReport
 from bedl.deploy.onnx import export as export
 from bedl.deploy.program import export_program as export_program
 
@@ -11,6 +11,5 @@ from bedl.deploy.program import export_program as export_program
 from bedl.deploy.runtime import OnnxModel as OnnxModel
 
 # errors
-from bedl.deploy.files import ExportError as ExportError
+from bedl.deploy.schema import ExportError as ExportError
 from bedl.deploy.schema import ModelFileError as ModelFileError
-from bedl.deploy.files import OutputFileError as OutputFileError

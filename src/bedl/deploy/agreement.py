@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bedl.deploy.files import ExportError
-from bedl.deploy.report import absolute_differences
+from bedl.deploy.export_report import absolute_differences
+from bedl.deploy.schema import ExportError
 from bedl.tasks import Quantities, Task
 
 __all__ = ["TOLERANCE", "compare", "points_around"]

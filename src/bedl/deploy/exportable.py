@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import bedl
 from bedl import tasks
-from bedl.deploy.files import ExportError
-from bedl.deploy.schema import Description, plain_names
+from bedl.deploy.schema import Description, ExportError, plain_names
 from bedl.heads import Dirichlet
 from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments, as_moments

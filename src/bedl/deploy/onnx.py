@@ -15,12 +15,12 @@ import torch
 
 from bedl import tasks
 from bedl.deploy.agreement import compare, points_around
+from bedl.deploy.export_report import ExportReport
 from bedl.deploy.exportable import ExportOptions, Prepared, capture, prepare
-from bedl.deploy.files import ExportError, refuse_unwritable, written_whole
 from bedl.deploy.precision import PRECISIONS, store_weights
-from bedl.deploy.report import ExportReport
 from bedl.deploy.runtime import OnnxModel
-from bedl.deploy.schema import INPUT, KEY, Description
+from bedl.deploy.schema import INPUT, KEY, Description, ExportError
+from bedl.files import refuse_unwritable, written_whole
 
 __all__ = ["export"]
 
@@ -78,7 +78,7 @@ def export(
         raise ExportError(
             f"the model has {full_size / 2**30:.1f} GiB, and an ONNX file can hold 2; try precision='int8'"
         )
-    with written_whole(path) as temporary:
+    with written_whole(path, overwrite) as temporary:
         temporary.write_bytes(proto.SerializeToString())
         found: dict[str, Any] = {}
         if check or precision != "float32":

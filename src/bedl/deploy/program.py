@@ -10,10 +10,10 @@ import torch
 
 from bedl import tasks
 from bedl.deploy.agreement import compare, points_around
+from bedl.deploy.export_report import ExportReport
 from bedl.deploy.exportable import ExportOptions, capture, prepare
-from bedl.deploy.files import refuse_unwritable, written_whole
-from bedl.deploy.report import ExportReport
 from bedl.deploy.schema import KEY
+from bedl.files import refuse_unwritable, written_whole
 
 __all__ = ["export_program"]
 
@@ -47,7 +47,7 @@ def export_program(
     prepared = prepare(model, ExportOptions(**options))
     task = tasks.get(prepared.description.task)
     program = capture(prepared)
-    with written_whole(path) as temporary:
+    with written_whole(path, overwrite) as temporary:
         torch.export.save(program, temporary, extra_files={KEY: prepared.description.to_json()})
         found: dict[str, Any] = {}
         if check:

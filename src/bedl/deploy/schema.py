@@ -8,14 +8,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bedl import tasks
-from bedl.errors import ModelFileError
+from bedl.errors import BEDLError, ModelFileError
 
-__all__ = ["INPUT", "KEY", "SCHEMA", "Description", "ModelFileError", "Name", "plain_names"]
+__all__ = ["INPUT", "KEY", "SCHEMA", "Description", "ExportError", "ModelFileError", "Name", "plain_names"]
 
 KEY = "bedl"  # of the metadata
 SCHEMA = 1
 INPUT = "x"
 Name = str | int | float | bool
+
+
+class ExportError(BEDLError, ValueError):
+    """A model cannot be exported, or its export does not agree with it."""
 
 
 @dataclass(frozen=True)

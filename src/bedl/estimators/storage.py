@@ -12,9 +12,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from bedl.errors import BEDLError, ModelFileError
+from bedl.errors import ModelFileError
+from bedl.files import refuse_unwritable, write_atomically
 from bedl.objectives import PAC, HyperPrior, Sum
-from bedl.training.checkpoint import write_atomically
 
 __all__ = ["SCHEMA", "ModelFileError", "load", "save"]
 
@@ -24,17 +24,11 @@ _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
 _LEFT_OUT = ("callbacks", "checkpoint", "compile", "device", "verbose")  # of the process that trained, not of the model
 
 
-class ModelExistsError(BEDLError, FileExistsError):
-    """There is a file already; nothing has been changed."""
-
-
 # -- writing ------------------------------------------------------------------------------------------
 def save(estimator: Any, path: Path, overwrite: bool) -> Path:
     """Write an estimator, all of it or nothing."""
-    if path.is_dir():
-        raise ModelExistsError(f"{path} is a folder; name a file in it, such as {path / 'model.safetensors'}")
-    if path.exists() and not overwrite:
-        raise ModelExistsError(f"{path} exists; choose another name, or replace it with overwrite=True")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_unwritable(path, overwrite)
     params = {key: value for key, value in estimator.get_params(deep=False).items() if key not in _LEFT_OUT}
     names = getattr(estimator, "feature_names_in_", None)
     content = {

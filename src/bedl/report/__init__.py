@@ -5,7 +5,7 @@
 A report sees rows and predictions, never networks. What it shows of a task is a module in `bedl.report.pages`.
 """
 
-from bedl.report.page import ReportExistsError, render, write_report
+from bedl.report.page import render, write_report
 from bedl.tasks import Examples, Meaning, ResultsError, concatenate, meanings, score
 from bedl.tasks.classification import ClassificationResults
 from bedl.tasks.regression import RegressionResults
@@ -24,6 +24,5 @@ __all__ = [
     "meanings",
     "score",
     # errors
-    "ReportExistsError",
     "ResultsError",
 ]

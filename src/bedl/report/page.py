@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,17 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bedl.errors import BEDLError
+from bedl.files import refuse_unwritable, write_atomically
 from bedl.report.layout import INTERVALS, POINTS, headline
 from bedl.report.pages import Page, page_of
 from bedl.report.text import count, data, text
 from bedl.tasks import Results, ResultsError, meanings, score
 
-__all__ = ["ReportExistsError", "render", "write_report"]
-
-
-class ReportExistsError(BEDLError, FileExistsError):
-    """There is a file already where the report should go."""
+__all__ = ["render", "write_report"]
 
 
 def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
@@ -91,48 +86,12 @@ def write_report(
     """Write the page to a file, whole or not at all, and return its path.
 
     Raises:
-        ReportExistsError: there is a file, and `overwrite` is False.
+        OutputExistsError: there is a file, and `overwrite` is False.
     """
     target = Path(path)
-    if target.is_dir():
-        raise ResultsError(f"{target} is a folder: give the name of a file, such as {target / 'report.html'}")
-    if target.exists() and not overwrite:
-        raise _exists(target)
-    if not target.parent.is_dir():
-        raise ResultsError(f"there is no folder {target.parent}: create it first")
-    page = render(results, scores)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        _put(temporary, target, overwrite)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    refuse_unwritable(target, overwrite)
+    write_atomically(target, render(results, scores).encode("utf-8"), overwrite)
     return target
-
-
-def _put(temporary: str, target: Path, overwrite: bool) -> None:
-    """Give the finished file its name; one that appeared meanwhile is not overwritten either."""
-    if not overwrite:
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            raise _exists(target) from None
-        except OSError:  # a file system without links
-            if target.exists():
-                raise _exists(target) from None
-        else:
-            os.unlink(temporary)
-            return
-    os.replace(temporary, target)
-
-
-def _exists(target: Path) -> ReportExistsError:
-    return ReportExistsError(f"{target} exists already: choose another name, or allow overwriting it")
 
 
 def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -141,12 +100,6 @@ def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
         if name in known and not isinstance(value, (int, float, np.number)):
             raise ResultsError(f"the score {name} must be a number, not {value!r}; text goes under a name of your own")
     return scores
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _asset(name: str) -> str:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from bedl.errors import BEDLError
+from bedl.files import write_atomically
 
 __all__ = [
     "FORMAT", "VERSION", "CheckpointError", "Checkpoints", "Pace", "flatten", "latest", "prune", "read", "resume_from",
@@ -91,25 +92,6 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
     write_atomically(path, safetensors.torch.save(tensors, header))
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that at any moment the old file or the new one is there, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the rename itself
-    finally:
-        os.close(directory)
-
-
 def read(path: Path) -> dict[str, Any]:
     """The state that `write` wrote, after checking that it is exactly that."""
     if path.is_dir():
@@ -169,7 +151,7 @@ def prune(directory: Path, keep: int) -> None:
     """Remove all but the `keep` newest checkpoints, and what crashed writers left behind."""
     for path in stored(directory)[: -keep or None]:
         path.unlink(missing_ok=True)
-    for path in directory.glob(".step-*.part"):
+    for path in directory.glob(".step-*.part*"):
         path.unlink(missing_ok=True)
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bedl.training.checkpoint import write_atomically
+from bedl.files import write_atomically
 
 if TYPE_CHECKING:
     from bedl.training.loop import Run

@@ -12,28 +12,27 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bedl.data import TableEncoder
-from bedl.deploy.files import written_whole
-from bedl.errors import BEDLError
+from bedl.errors import BEDLError, ModelFileError
+from bedl.files import OutputExistsError, refuse_unwritable_folder, write_atomically
 
 __all__ = [
     "CARD",
     "WEIGHTS",
     "ModelCard",
-    "ModelFolderError",
-    "ModelFolderExistsError",
     "checksum",
     "partial_of",
     "put_in_place",
     "read_card",
     "read_json",
     "refuse_taken",
-    "write_card",
+    "write_files",
     "write_json",
+    "write_model",
 ]
 
 FORMAT = "bedl.model"
@@ -41,26 +40,18 @@ SCHEMA = 1
 CARD, WEIGHTS = "model.json", "model.safetensors"
 
 
-class ModelFolderError(BEDLError, ValueError):
-    """A path is no model that can be used here."""
-
-
-class ModelFolderExistsError(BEDLError, FileExistsError):
-    """The place for a model is taken; nothing has been changed."""
-
-
 @dataclass(frozen=True)
 class ModelCard:
     """What model.json says.
 
     Attributes:
-        task: "regression" or "classification".
-        target: name of the target column.
+        task: the name of what is predicted, see `bedl.tasks`.
+        target: name of the target column, or of several in a row.
         data: what it learned from.
         encoder: `TableEncoder.to_dict()`.
         weights: SHA-256 of model.safetensors.
         rows: how many were learned from, and how many were held out for the scores.
-        scores: of the rows held out, by the names of `bedl.report.MEANINGS`.
+        scores: of the rows held out, by the names of `bedl.tasks.meanings()`.
         notes: what was done with the columns.
         settings: of the fit.
         versions: of the packages that made it.
@@ -79,22 +70,41 @@ class ModelCard:
 
 
 # -- the card -----------------------------------------------------------------------------------------
-def write_card(folder: Path, card: ModelCard) -> None:
+def write_model(place: Path, estimator: Any, card: ModelCard, overwrite: bool = True) -> Path:
+    """A folder with the estimator and the card, whole or not at all."""
+    refuse_taken(place, overwrite)
+    partial = partial_of(place)
+    partial.mkdir(exist_ok=True)
+    write_files(partial, estimator, card)
+    put_in_place(partial, place)
+    return place
+
+
+def write_files(folder: Path, estimator: Any, card: ModelCard) -> ModelCard:
+    """The two files of a model, and nothing else, in a folder that is there; the card with the weights' checksum."""
+    estimator.save(folder / WEIGHTS, overwrite=True)
+    card = replace(card, weights=checksum(folder / WEIGHTS))
     write_json(folder / CARD, {"format": FORMAT, "schema": SCHEMA, **asdict(card)})
+    for path in list(folder.iterdir()):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (CARD, WEIGHTS):
+            path.unlink()
+    return card
 
 
 def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
     """The card and the encoder in it; an error that says what to do unless both can be used here."""
     if not (folder / CARD).is_file():
-        raise ModelFolderError(f"{folder} is a folder, but no model: it holds no {CARD}. Make one with 'bedl fit'")
+        raise ModelFileError(f"{folder} is a folder, but no model: it holds no {CARD}. Make one with 'bedl fit'")
     raw = read_json(folder / CARD)
     schema = raw.get("schema") if isinstance(raw, dict) and raw.get("format") == FORMAT else None
     if not isinstance(schema, int):
-        raise ModelFolderError(f"{folder / CARD} does not describe a model of bedl. Train again: bedl fit")
+        raise ModelFileError(f"{folder / CARD} does not describe a model of bedl. Train again: bedl fit")
     if schema > SCHEMA:
         versions = raw.get("versions")
         made_by = versions.get("bedl") if isinstance(versions, dict) else "version unknown"
-        raise ModelFolderError(
+        raise ModelFileError(
             f"{folder} was made by a newer bedl ({made_by}, schema {schema}; this one reads up to {SCHEMA}). "
             "Upgrade: pip install --upgrade bedl"
         )
@@ -102,11 +112,11 @@ def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
         card = ModelCard(**{key: value for key, value in raw.items() if key not in ("format", "schema")})
         encoder = TableEncoder.from_dict(card.encoder)
     except BEDLError as error:
-        raise ModelFolderError(f"{folder / CARD}: {error}") from None
+        raise ModelFileError(f"{folder / CARD}: {error}") from None
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(folder / CARD, error) from None
     if not (folder / WEIGHTS).is_file() or checksum(folder / WEIGHTS) != card.weights:
-        raise ModelFolderError(
+        raise ModelFileError(
             f"{folder / WEIGHTS} is missing or not the file that was saved. Copy the folder again, or train again"
         )
     return card, encoder
@@ -119,8 +129,7 @@ def checksum(path: Path) -> str:
 def write_json(path: Path, content: Any) -> None:
     """JSON in a file that is there whole or not at all."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    with written_whole(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_atomically(path, (text + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
@@ -130,8 +139,8 @@ def read_json(path: Path) -> Any:
         raise _damaged(path, error) from None
 
 
-def _damaged(path: Path, error: Exception) -> ModelFolderError:
-    return ModelFolderError(f"{path} is damaged ({type(error).__name__}: {error}). Copy it again, or train again")
+def _damaged(path: Path, error: Exception) -> ModelFileError:
+    return ModelFileError(f"{path} is damaged ({type(error).__name__}: {error}). Copy it again, or train again")
 
 
 # -- the place ----------------------------------------------------------------------------------------
@@ -143,16 +152,12 @@ def partial_of(place: Path) -> Path:
 def refuse_taken(place: Path, overwrite: bool) -> None:
     """Say no, before any work, to a place that cannot be written, or holds what must not be lost."""
     if place.is_dir() and overwrite and not (place / CARD).is_file() and any(place.iterdir()):
-        raise ModelFolderExistsError(f"{place} is a folder that holds no model, and is not overwritten. Choose another")
+        raise OutputExistsError(f"{place} is a folder that holds no model, and is not overwritten. Choose another")
     if place.exists() and not place.is_dir():
-        raise ModelFolderExistsError(f"{place} is a file. Choose another name for the model's folder (--out)")
+        raise OutputExistsError(f"{place} is a file. Choose another name for the model's folder (--out)")
     if place.exists() and not overwrite:
-        raise ModelFolderExistsError(f"{place} exists. Choose another name (--out), or replace it (--overwrite)")
-    parent = place.parent
-    if not parent.is_dir():
-        raise ModelFolderError(f"there is no folder {parent}. Create it first: mkdir -p {parent}")
-    if not os.access(parent, os.W_OK):
-        raise ModelFolderError(f"{parent} cannot be written to. Choose another folder (--out)")
+        raise OutputExistsError(f"{place} exists. Choose another name (--out), or replace it (--overwrite)")
+    refuse_unwritable_folder(place.parent)
 
 
 def put_in_place(partial: Path, place: Path) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bedl import tasks
-from bedl.cli.models import TableModel
 from bedl.data import Table, TableEncoder
 from bedl.tasks import Examples, Results, concatenate, score
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["batch_rows", "predicted_columns", "results", "scores_of_encoded"]
+    from bedl.tabular.model import TabularModel
+
+__all__ = ["RowOptions", "batch_rows", "predicted_columns", "record_of", "scores_of_encoded"]
 
 NUMBERS = 2**22  # that a batch of features holds
 EXAMPLES = 20  # rows of each batch that a page may show
@@ -32,57 +33,61 @@ def batch_rows(n_features: int) -> int:
     return min(65_536, max(1, NUMBERS // n_features))
 
 
-def predicted_columns(
-    model: TableModel, table: Table, coverage: float = 0.9, unseen: str = "error", extra: str = "error"
-) -> Iterator[dict[str, np.ndarray]]:
+@dataclass(frozen=True)
+class RowOptions:
+    """How rows are read and predicted.
+
+    Attributes:
+        coverage: share of the targets that intervals are to hold.
+        unseen: "ignore" takes what training did not see as it comes, see `TableEncoder.features`.
+        extra: "ignore" leaves out columns that training did not have.
+    """
+
+    coverage: float = 0.9
+    unseen: str = "error"
+    extra: str = "error"
+
+
+def predicted_columns(model: TabularModel, table: Table, options: RowOptions) -> Iterator[dict[str, np.ndarray]]:
     """Predictions for the rows of a table as the columns of another, in order, batch by batch."""
     encoder, task = model.encoder, tasks.get(model.encoder.task)
-    for batch, first_row in _batches(model, table, extra):
-        quantities = model.quantities(encoder.features(batch, unseen, extra, first_row), coverage)
-        yield task.columns(quantities, encoder.names, coverage)
+    for batch, first_row in _batches(encoder, table, options):
+        x = encoder.features(batch, options.unseen, options.extra, first_row)
+        yield task.columns(model.engine.quantities(x, options.coverage), encoder.names, options.coverage)
 
 
-def results(
-    model: TableModel,
+def record_of(
+    model: TabularModel,
     table: Table,
-    coverage: float = 0.9,
-    unseen: str = "error",
-    extra: str = "error",
+    options: RowOptions,
     *,
     with_target: bool = True,
-    about: Mapping[str, str] | None = None,
     examples: bool = False,
     progress: Callable[[int], object] = lambda count: None,
 ) -> Results:
-    """All predictions as the record that is scored and shown.
+    """All predictions for a table as the record that is scored and shown.
 
     Args:
         model: the model to ask.
         table: the rows to predict.
-        coverage: share of the targets that intervals are to hold.
-        unseen, extra: what to do about values and columns that training did not have, see `TableEncoder.features`.
-        with_target: compare with the targets; rows without one are predicted and not scored.
-        about: see `bedl.report`.
-        examples: keep what the most uncertain rows look like.
+        options: how they are read and predicted.
+        with_target: whether to compare with the targets; rows without one are predicted and not scored.
+        examples: whether to keep what the most uncertain rows look like.
         progress: called with the rows done since the last call.
     """
-    parts = []
-    for batch, first_row in _batches(model, table, extra):
-        x = model.encoder.features(batch, unseen, extra, first_row)
-        part = _record(model, x, _targets(model.encoder, batch, first_row) if with_target else None, coverage)
-        if examples:
-            part = _with_examples(part, model.encoder, batch)
-        parts.append(part)
+    encoder, parts = model.encoder, []
+    for batch, first_row in _batches(encoder, table, options):
+        x = encoder.features(batch, options.unseen, options.extra, first_row)
+        part = _record(model, x, _targets(encoder, batch, first_row) if with_target else None, options.coverage)
+        parts.append(_with_examples(part, encoder, batch) if examples else part)
         progress(len(batch))
     whole = concatenate(parts, examples=EXAMPLES)
-    facts: dict[str, Any] = {"about": dict(about or {}), "title": f"How sure is the model about {whole.target_name}?"}
     unlabelled = int((~whole.labelled).sum()) if with_target else 0
-    if unlabelled:
-        facts["notes"] = (f"{unlabelled} rows have no target; they are predicted and not scored.",)
-    return replace(whole, **facts)
+    notes = [f"{unlabelled} rows have no target; they are predicted and not scored."] if unlabelled else []
+    return replace(whole, title=f"How sure is the model about {whole.target_name}?", notes=notes)
 
 
-def scores_of_encoded(model: TableModel, x: np.ndarray, y: np.ndarray, coverage: float = 0.9) -> dict[str, float]:
+def scores_of_encoded(model: TabularModel, x: np.ndarray, y: np.ndarray, coverage: float = 0.9) -> dict[str, float]:
     """The scores of rows that are encoded already. x shape: (n, features), y shape: (n, *targets)"""
     step = batch_rows(x.shape[1])
     starts = range(0, len(x), step)
@@ -90,17 +95,17 @@ def scores_of_encoded(model: TableModel, x: np.ndarray, y: np.ndarray, coverage:
     return score(concatenate(parts))
 
 
-def _record(model: TableModel, x: np.ndarray, y: np.ndarray | None, coverage: float) -> Results:
+def _record(model: TabularModel, x: np.ndarray, y: np.ndarray | None, coverage: float) -> Results:
     encoder = model.encoder
-    quantities = model.quantities(x, coverage, y)
+    quantities = model.engine.quantities(x, coverage, y)
     task = tasks.get(encoder.task)
     return task.results(quantities, y, names=encoder.names, target=encoder.target, coverage=coverage)
 
 
-def _batches(model: TableModel, table: Table, extra: str) -> Iterator[tuple[pa.RecordBatch, int]]:
-    model.encoder.check_columns(table.columns, extra)
+def _batches(encoder: TableEncoder, table: Table, options: RowOptions) -> Iterator[tuple[pa.RecordBatch, int]]:
+    encoder.check_columns(table.columns, options.extra)
     first_row = 0
-    for batch in table.batches(batch_rows(model.encoder.n_features)):
+    for batch in table.batches(batch_rows(encoder.n_features)):
         yield batch, first_row
         first_row += len(batch)
 
@@ -117,7 +122,7 @@ def _targets(encoder: TableEncoder, batch: pa.RecordBatch, first_row: int) -> np
     return marked
 
 
-def _with_examples(part: Any, encoder: TableEncoder, batch: pa.RecordBatch) -> Any:
+def _with_examples(part: Results, encoder: TableEncoder, batch: pa.RecordBatch) -> Results:
     most = np.argsort(-part.uncertainty, kind="stable")[:EXAMPLES]
     return replace(part, examples=_examples(encoder, batch.select(encoder.columns).take(most), most))
 

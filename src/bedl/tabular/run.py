@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,38 +17,27 @@ from typing import Any
 
 import numpy as np
 
+import bedl
 from bedl import tasks
-from bedl.cli.model_folder import (
-    CARD,
-    WEIGHTS,
-    ModelCard,
-    ModelFolderError,
-    ModelFolderExistsError,
-    checksum,
-    partial_of,
-    put_in_place,
-    read_json,
-    refuse_taken,
-    write_card,
-    write_json,
-)
-from bedl.cli.predicting import batch_rows
-from bedl.data import Table, TableEncoder, encode_to_memmap
+from bedl.data import Table, TableEncoder
+from bedl.data.survey import Progress
+from bedl.errors import ModelFileError
+from bedl.files import OutputExistsError
+from bedl.tabular.encoded import EncodedTable, encode
+from bedl.tabular.folder import ModelCard, partial_of, put_in_place, read_json, refuse_taken, write_files, write_json
 
-__all__ = ["FitSettings", "Fitting", "Rows"]
+__all__ = ["FitRun", "FitSettings"]
 
 RUN = "run.json"
-FEWEST = 20  # rows; of fewer none are held out
 SMALL = 2**16  # weights of a layer
-Advance = Callable[[int], object]
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """What was asked for. A fit is resumed only with the same."""
+    """What was asked for; `bedl.tabular.fit` explains it. A fit is resumed only with the same."""
 
     data: str
-    target: str
+    target: str | tuple[str, ...]
     task: str = "auto"
     ignore: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -58,31 +47,18 @@ class FitSettings:
     ensemble: int = 1
     hidden: tuple[int, ...] = (50,)
     seed: int = 0
+    method: str = "auto"
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The encoded table: rows to learn from, and rows held out for the scores, if any. Memory-mapped."""
-
-    x: np.ndarray
-    y: np.ndarray
-    held_x: np.ndarray | None = None
-    held_y: np.ndarray | None = None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {"training": len(self.x), "held_out": 0 if self.held_x is None else len(self.held_x)}
-
-
-class Fitting:
+class FitRun:
     """A fit under way, in its partial folder.
 
     Args:
-        table: what to learn from.
-        settings: how.
-        place: the folder to be.
-        overwrite: replace a model that is there, and start anew where a fit was interrupted.
-        resume: go on with a fit that was interrupted.
+        table: the table to learn from.
+        settings: what was asked for.
+        place: the folder that the model is to be in.
+        overwrite: whether to replace a model that is there, and start anew where a fit was interrupted.
+        resume: whether to go on with a fit that was interrupted.
     """
 
     def __init__(self, table: Table, settings: FitSettings, place: Path, *, overwrite: bool, resume: bool):
@@ -98,7 +74,7 @@ class Fitting:
 
     def _take_up(self) -> None:
         if not (self.partial / RUN).is_file():
-            raise ModelFolderError(
+            raise ModelFileError(
                 f"there is no interrupted fit in {self.partial} to resume. Leave out --resume to start one"
             )
         run = read_json(self.partial / RUN)
@@ -107,7 +83,7 @@ class Fitting:
             different = [key for key in now if before.get(key) != now[key]]
             if different:
                 key = different[0]
-                raise ModelFolderError(
+                raise ModelFileError(
                     f"{self.partial} is of a fit with {key.replace('_', '-')} {before.get(key)!r}, now {now[key]!r}: "
                     "resume with the same data and options, or start anew (--overwrite)"
                 )
@@ -116,82 +92,77 @@ class Fitting:
 
     def _refuse_or_clear(self, overwrite: bool) -> None:
         if not overwrite:
-            raise ModelFolderExistsError(
+            raise OutputExistsError(
                 f"{self.partial} holds a fit that was interrupted. Go on with it (--resume), or start anew "
                 "(--overwrite)"
             )
         if not (self.partial / RUN).is_file() and any(self.partial.iterdir()):
-            raise ModelFolderExistsError(f"{self.partial} is not of bedl. Move it away, or choose another name (--out)")
+            raise OutputExistsError(f"{self.partial} is not of bedl. Move it away, or choose another name (--out)")
         shutil.rmtree(self.partial)
 
     # -- the steps --------------------------------------------------------------------------------
-    def decide(self, advance: Advance) -> TableEncoder:
+    def decide(self, progress: Progress) -> TableEncoder:
         """How the table is read. Bad tables end here, and leave nothing behind."""
         if self.encoder is None:
             s = self.settings
             self.encoder = TableEncoder.fit(
                 self.table, s.target, s.task, s.ignore, s.categorical,
-                drop_missing_target=s.drop_missing_target, progress=advance,
+                drop_missing_target=s.drop_missing_target, progress=progress,
             )  # fmt: skip
             self.partial.mkdir(exist_ok=True)
             write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
         return self.encoder
 
-    def encode(self, advance: Advance) -> Rows:
+    def encode(self, progress: Progress) -> EncodedTable:
         """The table as numbers on disk, some rows of it held out."""
         assert self.encoder is not None
-        folder = self.partial / "data"
-        try:
-            if not (folder / "complete").exists():
-                shutil.rmtree(folder, ignore_errors=True)
-                x, y = encode_to_memmap(self.table, self.encoder, folder, advance)
-                _split(x, y, self.settings, tasks.get(self.encoder.task).column == "class", folder)
-                (folder / "complete").touch()
-        except BaseException as error:
-            if isinstance(error, Exception):
-                self.discard()
-            raise
-        parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _names(folder)]
-        return Rows(*parts)
+        s = self.settings
+        with self._discarded_on_error():
+            return encode(self.table, self.encoder, self.partial / "data", s.holdout, s.seed, progress)
 
-    def train(self, rows: Rows, device: str, callbacks: tuple[Any, ...]) -> Any:
+    def train(self, rows: EncodedTable, device: str, callbacks: tuple[Any, ...]) -> Any:
         """The fitted estimator; goes on from a checkpoint that is there."""
         import bedl.estimators
 
         assert self.encoder is not None
         s, task = self.settings, tasks.get(self.encoder.task)
-        estimator = getattr(bedl.estimators, task.estimator)(
-            s.hidden, **task.options, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
-            epochs="auto" if s.epochs is None else s.epochs, device=device,
-            checkpoint=self.partial / "checkpoints", callbacks=callbacks, random_state=s.seed,
-        )  # fmt: skip
-        with _threads(self.encoder.n_features, s.hidden):
+        options: dict[str, Any] = {**task.options, **({} if s.method == "auto" else {"method": s.method})}
+        with self._discarded_on_error(), _threads(self.encoder.n_features, s.hidden):
+            estimator = getattr(bedl.estimators, task.estimator)(
+                s.hidden, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
+                epochs="auto" if s.epochs is None else s.epochs, device=device, callbacks=callbacks,
+                checkpoint=self.partial / "checkpoints",
+                random_state=s.seed, **options,
+            )  # fmt: skip
             return estimator.fit(rows.x, rows.y)
 
-    def finish(self, estimator: Any, rows: Rows, scores: dict[str, float]) -> ModelCard:
+    def finish(self, estimator: Any, rows: EncodedTable, scores: dict[str, float]) -> ModelCard:
         """Everything written, what is no longer needed removed, and the folder put in its place."""
         assert self.encoder is not None
-        estimator.save(self.partial / WEIGHTS, overwrite=True)
         card = ModelCard(
             task=self.encoder.task,
             target=self.encoder.target,
             data=self.table.name,
             encoder=self.encoder.to_dict(),
-            weights=checksum(self.partial / WEIGHTS),
+            weights="",
             rows=rows.counts,
             scores={name: value if np.isfinite(value) else None for name, value in scores.items()},
             notes=self.encoder.notes,
             settings=self._stamp["settings"],
             versions=_versions(),
         )
-        write_card(self.partial, card)
-        for path in list(self.partial.iterdir()):
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name not in (CARD, WEIGHTS):
-                path.unlink()
+        card = write_files(self.partial, estimator, card)
         put_in_place(self.partial, self.place)
         return card
+
+    @contextmanager
+    def _discarded_on_error(self) -> Iterator[None]:
+        """Errors give up on the fit; an interrupt keeps it, to be resumed."""
+        try:
+            yield
+        except Exception:
+            self.discard()
+            raise
 
     def discard(self) -> None:
         """Gives up on a fit that this call began: nothing of it remains, unless something was learned already."""
@@ -217,34 +188,6 @@ def _threads(n_features: int, hidden: tuple[int, ...]) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# -- helpers ------------------------------------------------------------------------------------------
-def _names(folder: Path) -> list[str]:
-    names = ["features", "targets"]
-    return names + [f"held_{name}" for name in names] if (folder / "held_features.npy").exists() else names
-
-
-def _split(x: np.ndarray, y: np.ndarray, settings: FitSettings, classes: bool, folder: Path) -> None:
-    """Some rows at random, from every class where there are classes, moved to files of their own."""
-    from bedl.estimators.inputs import held_out
-
-    n = len(x)
-    count = round(settings.holdout * n) if n >= FEWEST else 0
-    if not count:
-        return
-    kept, out = held_out(n, count, settings.seed, np.asarray(y) if classes else None)
-    step = batch_rows(x.shape[1])
-    for chosen, prefix in ((out, "held_"), (kept, "kept_")):
-        for source, name in ((x, "features"), (y, "targets")):
-            path = folder / f"{prefix}{name}.npy"
-            shape = (len(chosen), *source.shape[1:])
-            copy = np.lib.format.open_memmap(path, mode="w+", dtype=source.dtype, shape=shape)
-            for start in range(0, len(chosen), step):
-                copy[start : start + step] = source[chosen[start : start + step]]
-            copy.flush()
-    for name in ("features", "targets"):
-        os.replace(folder / f"kept_{name}.npy", folder / f"{name}.npy")
-
-
 def _data_stamp(table: Table) -> dict[str, Any]:
     """What tells whether the data is still the same."""
     stamp: dict[str, Any] = {"rows of the table": table.n_rows}
@@ -261,9 +204,7 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     import platform
 
-    from bedl import __version__
-
-    found = {"bedl": __version__, "python": platform.python_version()}
+    found = {"bedl": bedl.__version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "scikit-learn", "pyarrow"):
         try:
             found[name] = version(name)

@@ -1,0 +1,139 @@
+"""Files that are written whole or not at all, and never over others unasked. The one home of both."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bedl.errors import BEDLError
+
+__all__ = [
+    "OutputExistsError",
+    "OutputFileError",
+    "PendingFile",
+    "refuse_unwritable",
+    "refuse_unwritable_folder",
+    "write_atomically",
+    "written_whole",
+]
+
+
+class OutputFileError(BEDLError, OSError):
+    """A file or folder cannot be written where it was asked for."""
+
+
+class OutputExistsError(OutputFileError, FileExistsError):
+    """There is something already where the output should go; nothing has been changed."""
+
+
+def refuse_unwritable(path: Path, overwrite: bool) -> None:
+    """Say no before any work is done: to folders, to files that are not to be replaced, to places that are none."""
+    if path.is_dir():
+        raise OutputExistsError(f"{path} is a folder. Give the name of a file in it")
+    if path.exists() and not overwrite:
+        raise _exists(path)
+    refuse_unwritable_folder(path.parent)
+
+
+def refuse_unwritable_folder(folder: Path) -> None:
+    """Say no to a folder in which nothing can be made."""
+    if not folder.is_dir():
+        raise OutputFileError(f"there is no folder {folder} (it does not exist). Create it first: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK):
+        raise OutputFileError(f"{folder} cannot be written to. Choose another folder")
+
+
+def _exists(path: Path) -> OutputExistsError:
+    return OutputExistsError(
+        f"{path} exists. Choose another name, or replace it (overwrite=True, on the command line --overwrite)"
+    )
+
+
+class PendingFile:
+    """A hidden file beside `path` that takes its place when it is complete.
+
+    Args:
+        path: where the file is to be.
+        overwrite: whether a file that is there may be replaced, also one that appears meanwhile.
+
+    Attributes:
+        path: where the file is to be.
+        temporary: the hidden file to write to; it ends as `path` does.
+    """
+
+    def __init__(self, path: Path, overwrite: bool = True):
+        self.path, self.overwrite = path, overwrite
+        try:
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=f".part{path.suffix}")
+        except OSError as error:
+            raise OutputFileError(
+                f"{path.parent} cannot be written to: {error.strerror}. Choose another folder"
+            ) from None
+        os.close(descriptor)
+        self.temporary = Path(name)
+
+    def finish(self) -> None:
+        """Flush the hidden file to disk and give it its name: at any moment the old file or the new one is there."""
+        try:
+            _flush(self.temporary)
+            mask = os.umask(0)
+            os.umask(mask)
+            self.temporary.chmod(0o666 & ~mask)  # temporary files are private; results have the usual permissions
+            self._put()
+        finally:
+            self.discard()
+        _flush(self.path.parent)  # the rename itself
+
+    def _put(self) -> None:
+        if not self.overwrite:
+            try:
+                os.link(self.temporary, self.path)  # fails if a file has appeared meanwhile
+                return
+            except FileExistsError:
+                raise _exists(self.path) from None
+            except OSError:  # a file system without links
+                if self.path.exists():
+                    raise _exists(self.path) from None
+        os.replace(self.temporary, self.path)
+
+    def discard(self) -> None:
+        """Remove the hidden file, if it is still there."""
+        self.temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_whole(path: Path, overwrite: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place at the end of the block, and vanishes on an error.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with written_whole(Path(folder, "a.txt")) as temporary:
+        ...         _ = temporary.write_text("all of it")
+        ...     os.listdir(folder)
+        ['a.txt']
+    """
+    pending = PendingFile(path, overwrite)
+    try:
+        yield pending.temporary
+    except BaseException:
+        pending.discard()
+        raise
+    pending.finish()
+
+
+def write_atomically(path: Path, content: bytes, overwrite: bool = True) -> None:
+    """Put `content` at `path` so that at any moment the old file or the new one is there, whole; folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path, overwrite) as temporary:
+        temporary.write_bytes(content)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

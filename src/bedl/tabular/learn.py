@@ -1,0 +1,134 @@
+"""Learning from a table, from beginning to end."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from bedl import tasks
+from bedl.data import DataError, Table, open_table
+from bedl.data.errors import listed
+from bedl.tabular.engines import EstimatorEngine
+from bedl.tabular.model import TabularModel
+from bedl.tabular.rows import scores_of_encoded
+from bedl.tabular.run import FitRun, FitSettings
+from bedl.tabular.watcher import Watcher
+
+__all__ = ["fit"]
+
+
+def fit(
+    data: Any,
+    target: str | Sequence[str] | None = None,
+    out: str | PathLike[str] | None = None,
+    *,
+    task: str = "auto",
+    likelihood: str | None = None,
+    method: str = "auto",
+    ignore: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    drop_missing_target: bool = False,
+    holdout: float = 0.1,
+    epochs: int | None = None,
+    ensemble: int = 1,
+    hidden: Sequence[int] = (50,),
+    seed: int = 0,
+    device: str = "auto",
+    resume: bool = False,
+    overwrite: bool = False,
+    root: str | PathLike[str] | None = None,
+    watcher: Watcher | None = None,
+) -> TabularModel:
+    """Learn from a table. Categories, dates and missing values are taken care of; `model.card.notes` say how.
+
+    Args:
+        data: a path (.csv, .tsv, both also .gz, .parquet), a name such as "digits:train", or a data frame (pandas,
+            polars, Arrow). Files are read in batches, and may be larger than memory.
+        target: the column to predict; several columns of 0 and 1, yes and no, true and false are predicted together.
+            Data sets that go by a name have one of their own.
+        out: a folder for the model. While it learns, checkpoints are in `<out>.partial`, and a fit that was
+            interrupted goes on from there. Without it the model is in memory only, until it is saved.
+        task: the name of a task of `bedl.tasks`, or "auto": text, booleans and few distinct whole numbers are classes.
+        likelihood: of numbers: "normal", or "count" for whole numbers from 0 on.
+        method: the name of the method to train, see `bedl.methods`.
+        ignore: columns to leave out.
+        categorical: columns whose values are labels, even if they look like numbers.
+        drop_missing_target: whether to leave out rows without a target, instead of an error.
+        holdout: share of the rows that are kept aside and scored at the end.
+        epochs: how often each row is seen at most; None: from the number of rows.
+        ensemble: how many networks are trained and mixed.
+        hidden: widths of the hidden layers.
+        seed: of all random choices.
+        device: "auto", "cpu", "cuda", …
+        resume: whether to go on with a fit that was interrupted.
+        overwrite: whether to replace a model at `out`, and start anew where a fit was interrupted.
+        root: where data sets that go by a name are; $BEDL_DATA, else ~/.cache/bedl, by default.
+        watcher: who looks on.
+
+    Example:
+        >>> import numpy as np, pandas
+        >>> x = np.linspace(-1, 1, 100)
+        >>> frame = pandas.DataFrame({"size": x, "colour": ["red", "blue"] * 50, "price": 20 + 5 * x})
+        >>> model = fit(frame, target="price", epochs=5, device="cpu")
+        >>> list(model.predict(frame[:2]))
+        ['prediction', 'std', 'lower', 'upper', 'aleatoric_std', 'epistemic_std']
+    """
+    table = open_table(data, root)
+    settings = FitSettings(
+        table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
+        drop_missing_target, holdout, epochs, ensemble, tuple(hidden), seed, method,
+    )  # fmt: skip
+    watcher = watcher or Watcher()
+    with _place(out) as place:
+        run = FitRun(table, settings, place, overwrite=overwrite, resume=resume)
+        return _learned(run, device, watcher, str(table.name if out is None else out))
+
+
+def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularModel:
+    with watcher.bar("reading", None) as advance:
+        encoder = run.decide(advance)
+    watcher.on_columns(encoder)
+    with watcher.bar("encoding", run.table.n_rows) as advance:
+        rows = run.encode(advance)
+    watcher.on_rows(encoder, rows.counts)
+    estimator = run.train(rows, device, watcher.callbacks)
+    model = TabularModel(name, encoder, EstimatorEngine(estimator, encoder.task))
+    scores = {}
+    if rows.held_x is not None and rows.held_y is not None:
+        scores = scores_of_encoded(model, rows.held_x, rows.held_y)
+    model.card = run.finish(estimator, rows, scores)
+    return model
+
+
+@contextmanager
+def _place(out: str | PathLike[str] | None) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="bedl-") as folder:
+        yield Path(folder, "model")
+
+
+def _target(table: Table, target: str | Sequence[str] | None) -> str | tuple[str, ...]:
+    """The target column, or several; the table's own if none is named."""
+    if target is None or not len(target):
+        if table.default_target is None:
+            raise DataError(f"which column is to be predicted? {table.name} has {listed(table.columns, 20)}")
+        return table.default_target
+    if isinstance(target, str):
+        return target
+    return target[0] if len(target) == 1 else tuple(target)
+
+
+def _task(task: str, likelihood: str | None) -> str:
+    """The task that a likelihood asks for."""
+    if likelihood is None:
+        return task
+    wanted = tasks.automatic("number").name if likelihood == "normal" else tasks.get(likelihood).name
+    if task not in ("auto", wanted):
+        raise DataError(f"the likelihood {likelihood!r} is for the task {wanted}, not {task}. Leave one of them out")
+    return wanted

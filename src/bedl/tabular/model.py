@@ -1,0 +1,262 @@
+"""A trained model that takes raw tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from bedl import tasks
+from bedl.data import DataError, TableEncoder, TableWriter, open_table
+from bedl.errors import ModelFileError
+from bedl.tabular.engines import Engine, EstimatorEngine, OnnxEngine
+from bedl.tabular.folder import WEIGHTS, ModelCard, partial_of, read_card, write_model
+from bedl.tabular.rows import RowOptions, predicted_columns, record_of
+from bedl.tabular.watcher import Watcher
+from bedl.tasks import Results, score
+
+if TYPE_CHECKING:
+    import pandas
+
+    from bedl.deploy import ExportReport
+
+__all__ = ["TabularModel", "WrittenTable", "load"]
+
+Place = str | PathLike[str]
+
+
+class WrittenTable(NamedTuple):
+    """Where predictions were written, how many, and the names of their columns."""
+
+    path: Path
+    rows: int
+    columns: list[str]
+
+
+class TabularModel:
+    """A model and how to read a table for it: what `fit` returns and `load` reads.
+
+    Wherever data is asked for, it is a path (.csv, .tsv, both also .gz, .parquet), a name such as "digits:test", or a
+    data frame (pandas, polars, Arrow).
+
+    Attributes:
+        name: where the model is, or what it was learned from.
+        encoder: how tables are read, a `bedl.data.TableEncoder`.
+        engine: what answers for encoded rows: an estimator, or an ONNX file.
+        card: what is known of its making; None of an ONNX file.
+
+    Example:
+        >>> from bedl import tabular
+        >>> model = tabular.fit("iris", epochs=2, device="cpu")
+        >>> model.task, set(model.predict("iris")["prediction"]) <= set(model.encoder.names)
+        ('classification', True)
+    """
+
+    def __init__(self, name: str, encoder: TableEncoder, engine: Engine, card: ModelCard | None = None):
+        self.name, self.encoder, self.engine, self.card = name, encoder, engine, card
+
+    @property
+    def task(self) -> str:
+        """The name of what is predicted, see `bedl.tasks`."""
+        return self.encoder.task
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The scores of the rows that were held out from training, if any were."""
+        return {} if self.card is None else self.card.scores
+
+    # -- predicting -------------------------------------------------------------------------------
+    def stream(
+        self,
+        data: Any,
+        *,
+        coverage: float = 0.9,
+        unseen: str = "error",
+        extra: str = "error",
+        root: Place | None = None,
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The columns of the predictions, batch by batch, in the order of the rows; arguments as for `predict`."""
+        yield from predicted_columns(self, open_table(data, root), RowOptions(coverage, unseen, extra))
+
+    def predict(
+        self,
+        data: Any,
+        out: Place | None = None,
+        *,
+        coverage: float = 0.9,
+        unseen: str = "error",
+        extra: str = "error",
+        overwrite: bool = False,
+        root: Place | None = None,
+        watcher: Watcher | None = None,
+    ) -> pandas.DataFrame | WrittenTable:
+        """Predict each row of a table: value or class, how sure, and why not surer.
+
+        Args:
+            data: the table to predict.
+            out: a .csv, .tsv, .parquet or .jsonl file for the predictions, which are written batch by batch.
+            coverage: share of the targets that intervals are to hold.
+            unseen: what to do about categories, or missing values, where training had none: "error" or "ignore".
+            extra: what to do about columns that training did not have: "error" or "ignore".
+            overwrite: whether a file at `out` may be replaced.
+            root: where data sets that go by a name are.
+            watcher: who looks on.
+
+        Returns:
+            a pandas frame with a row for each of the table, see `Task.columns`; or where the predictions were written.
+        """
+        table = open_table(data, root)
+        parts = predicted_columns(self, table, RowOptions(coverage, unseen, extra))
+        if out is None:
+            return _frame(list(parts), getattr(data, "index", None))
+        columns: list[str] = []
+        with TableWriter(out, overwrite) as writer, (watcher or Watcher()).bar("predicting", table.n_rows) as advance:
+            for part in parts:
+                before, columns = writer.rows, list(part)
+                writer.write(part)
+                advance(writer.rows - before)
+        return WrittenTable(Path(out), writer.rows, columns)
+
+    def results(
+        self,
+        data: Any,
+        ood: Any = None,
+        *,
+        coverage: float = 0.9,
+        unseen: str = "error",
+        extra: str = "error",
+        need_target: bool = True,
+        examples: bool = False,
+        root: Place | None = None,
+        watcher: Watcher | None = None,
+    ) -> Results:
+        """Predictions beside what was observed, as the record that is scored and shown.
+
+        Args:
+            data: the table to predict.
+            ood: a table of foreign rows, that the model should be unsure of.
+            coverage, unseen, extra, root, watcher: as for `predict`.
+            need_target: whether it is an error if no row has a target.
+            examples: whether to keep what the most uncertain rows look like.
+        """
+        watcher = watcher or Watcher()
+        table, foreign = open_table(data, root), None if ood is None else open_table(ood, root)
+        about = {"model": self.name, "data": table.name}
+        with_target = need_target or self.encoder.has_target(table.columns)
+        options = RowOptions(coverage, unseen, extra)
+        with watcher.bar("predicting", table.n_rows) as advance:
+            whole = record_of(self, table, options, with_target=with_target, examples=examples, progress=advance)
+        if need_target and not whole.labelled.any():
+            raise DataError(f"no row of {table.name} has a target to compare with. Fill it in, or use 'bedl predict'")
+        if foreign is not None:
+            # These rows are foreign on purpose: what training did not see is taken as it comes.
+            options = RowOptions(coverage, "ignore", "ignore")
+            with watcher.bar("predicting out-of-domain", foreign.n_rows) as advance:
+                other = record_of(self, foreign, options, with_target=False, examples=examples, progress=advance)
+            whole, about = replace(whole, ood=other), {**about, "out-of-domain": foreign.name}
+        return replace(whole, about=about)
+
+    def evaluate(self, data: Any, ood: Any = None, **options: Any) -> dict[str, float]:
+        """The scores of a table that has the target; what they mean is in `bedl.tasks.meanings()`.
+
+        Args:
+            data: the table; score on rows that were not learned from.
+            ood: a table of foreign rows, to be told from the familiar ones.
+            options: as for `results`.
+        """
+        return score(self.results(data, ood, **options))
+
+    def report(
+        self, data: Any, path: Place = "report.html", ood: Any = None, *, overwrite: bool = False, **options: Any
+    ) -> Path:
+        """Write one HTML page that shows what the model says, how sure it is, and whether it is right to be.
+
+        Args:
+            data: the table; without the target the page shows predictions only.
+            path: the page.
+            ood: a table of foreign rows.
+            overwrite: whether a file that is there may be replaced.
+            options: as for `results`.
+        """
+        from bedl.files import refuse_unwritable
+        from bedl.report import write_report
+
+        refuse_unwritable(Path(path), overwrite)
+        options = {"examples": True, "need_target": False, **options}
+        return write_report(self.results(data, ood, **options), path, overwrite=overwrite)
+
+    # -- out of this process ----------------------------------------------------------------------
+    @property
+    def estimator(self) -> Any:
+        """The estimator that was trained; an error for an ONNX file, which holds none."""
+        if not isinstance(self.engine, EstimatorEngine):
+            raise ModelFileError(f"{self.name} is an ONNX file already. Give the folder that 'bedl fit' made")
+        return self.engine.estimator
+
+    def export(
+        self,
+        path: Place,
+        *,
+        precision: Literal["float32", "float16", "int8"] = "float32",
+        overwrite: bool = False,
+        **options: Any,
+    ) -> ExportReport:
+        """Write the model as one ONNX graph that runs without PyTorch, and takes the same raw tables.
+
+        Args:
+            path: the file.
+            precision: of the stored weights.
+            overwrite: whether a file that is there may be replaced.
+            options: further ones of `bedl.deploy.export`.
+        """
+        from bedl.deploy import export
+
+        estimator, encoder = self.estimator, self.encoder
+        about: dict[str, Any] = {
+            "feature_names": encoder.feature_names,
+            f"{tasks.get(self.task).named}_names": encoder.names,
+            "metadata": {"encoder": encoder.to_dict()},
+        }
+        return export(estimator, Path(path), precision=precision, overwrite=overwrite, **{**about, **options})
+
+    def save(self, folder: Place, *, overwrite: bool = False) -> Path:
+        """Write the model folder that `load` and the command line read; it appears whole or not at all.
+
+        Args:
+            folder: where it goes.
+            overwrite: whether a model that is there may be replaced.
+        """
+        estimator, card = self.estimator, self.card
+        assert card is not None  # every estimator has one
+        return write_model(Path(folder), estimator, card, overwrite)
+
+
+def load(path: Place) -> TabularModel:
+    """The model at a path: a folder made by `fit` or `bedl fit`, or an .onnx file, which needs no PyTorch."""
+    path = Path(path)
+    if path.is_dir():
+        card, encoder = read_card(path)
+        return TabularModel(str(path), encoder, EstimatorEngine.of_file(path / WEIGHTS, encoder), card)
+    if not path.exists():
+        if partial_of(path).is_dir():
+            raise ModelFileError(f"{path} is not complete: its fit was interrupted. Go on with it: bedl fit … --resume")
+        raise ModelFileError(f"there is no model {path}. Make one with 'bedl fit', or check the path")
+    if path.suffix.lower() != ".onnx":
+        raise ModelFileError(
+            f"{path} is no model. Give the folder that 'bedl fit' made, or an .onnx file that 'bedl export' wrote"
+        )
+    engine = OnnxEngine(path)
+    return TabularModel(str(path), engine.encoder(), engine)
+
+
+def _frame(parts: list[dict[str, np.ndarray]], index: Any) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("a frame of predictions needs pandas: pip install pandas; or give a file, out=…") from None
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return pandas.DataFrame(columns, index=index if isinstance(index, pandas.Index) else None)

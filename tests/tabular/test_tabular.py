@@ -1,0 +1,202 @@
+"""Tables → models that take tables, in Python: the same as the command line says, from files and from frames."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.metrics import root_mean_squared_error
+
+from bedl import tabular
+from bedl.data import DataError, TableEncoder, encoded_batches, open_table
+from bedl.errors import ModelFileError
+from bedl.files import OutputExistsError
+from bedl.tabular import Watcher
+from tests.cli.tables import FLOWERS, HOUSES
+from tests.cli.verbs import run
+
+QUICK = {"epochs": 2, "device": "cpu"}
+
+
+def houses_frame() -> pandas.DataFrame:
+    return pandas.read_csv(io.StringIO(HOUSES), parse_dates=["sold"])
+
+
+@pytest.fixture(scope="module")
+def model() -> tabular.TabularModel:
+    return tabular.fit(houses_frame(), target="price", **QUICK)
+
+
+def test_a_frame_is_learned_from_and_predicted(model):
+    frame = houses_frame().set_index(np.arange(1000, 1120))  # an index is no column
+    found = model.predict(frame)
+    assert model.task == "regression"
+    assert list(found.index) == list(frame.index)
+    assert list(found) == ["prediction", "std", "lower", "upper", "aleatoric_std", "epistemic_std"]
+    assert (found["lower"] < found["prediction"]).all()
+    assert model.evaluate(frame)["rmse"] == pytest.approx(root_mean_squared_error(frame["price"], found["prediction"]))
+    assert model.scores["rmse"] > 0
+    assert any("'code' has another text in every row" in note for note in model.card.notes)
+
+
+def test_files_and_frames_of_others_are_the_same_rows(model, tmp_path):
+    polars = pytest.importorskip("polars")
+    expected = model.predict(houses_frame())
+    (tmp_path / "houses.csv").write_text(HOUSES)
+    for data in (
+        tmp_path / "houses.csv",
+        polars.from_pandas(houses_frame()),
+        polars.from_pandas(houses_frame()).to_arrow(),
+    ):
+        pandas.testing.assert_frame_equal(model.predict(data), expected, rtol=1e-5)
+
+
+def test_predictions_are_streamed_to_a_file(model, tmp_path):
+    written = model.predict(houses_frame(), tmp_path / "p.parquet")
+    assert (written.rows, written.columns) == (120, list(model.predict(houses_frame())))
+    pandas.testing.assert_frame_equal(
+        pandas.read_parquet(written.path), model.predict(houses_frame()), check_dtype=False, rtol=1e-5
+    )
+    with pytest.raises(OutputExistsError, match="overwrite=True"):
+        model.predict(houses_frame(), tmp_path / "p.parquet")
+
+
+def test_a_model_is_saved_and_loaded_here_and_on_the_command_line(model, tmp_path):
+    folder = model.save(tmp_path / "m")
+    assert sorted(os.listdir(folder)) == ["model.json", "model.safetensors"]
+    again = tabular.load(folder)
+    pandas.testing.assert_frame_equal(again.predict(houses_frame()), model.predict(houses_frame()))
+    assert again.scores == model.scores
+    with pytest.raises(OutputExistsError, match="overwrite"):
+        model.save(folder)
+    model.save(folder, overwrite=True)
+    (tmp_path / "houses.csv").write_text(HOUSES)
+    said = run("evaluate", folder, tmp_path / "houses.csv", "--json", ok=True).stdout
+    assert json.loads(said)["scores"]["nll"] == pytest.approx(model.evaluate(houses_frame())["nll"], rel=1e-6)
+
+
+def test_the_same_as_the_command_line(tmp_path):
+    (tmp_path / "flowers.csv").write_text(FLOWERS)
+    run("fit", tmp_path / "flowers.csv", "-t", "kind", "--epochs", 2, "--seed", 3, "--out", tmp_path / "m", ok=True)
+    model = tabular.fit(tmp_path / "flowers.csv", "kind", tmp_path / "n", seed=3, **QUICK)
+    assert model.name == str(tmp_path / "n")
+    frames = [one.predict(tmp_path / "flowers.csv") for one in (tabular.load(tmp_path / "m"), model)]
+    pandas.testing.assert_frame_equal(*frames)
+
+
+def test_an_exported_model_takes_the_same_frames_and_is_not_exported_again(model, tmp_path):
+    report = model.export(tmp_path / "m.onnx")
+    assert report.task == "regression"
+    served = tabular.load(tmp_path / "m.onnx")
+    one, two = model.predict(houses_frame()), served.predict(houses_frame())
+    np.testing.assert_allclose(two["prediction"], one["prediction"], rtol=1e-4)
+    np.testing.assert_allclose(two["std"], one["std"], rtol=1e-4)
+    assert served.scores == {}
+    for call in (lambda: served.export(tmp_path / "n.onnx"), lambda: served.save(tmp_path / "n")):
+        with pytest.raises(ModelFileError, match="already"):
+            call()
+
+
+def test_a_page(model, tmp_path):
+    page = model.report(houses_frame(), tmp_path / "page.html", ood=houses_frame()[:20])
+    assert "Most uncertain rows" in page.read_text()
+    with pytest.raises(OutputExistsError):
+        model.report(houses_frame(), page)
+
+
+def test_who_looks_on_is_told():
+    class Notes(Watcher):
+        def __init__(self):
+            self.said = []
+
+        def on_columns(self, encoder):
+            self.said.append(encoder.target)
+
+        def on_rows(self, encoder, counts):
+            self.said.append(counts)
+
+    watcher = Notes()
+    tabular.fit("iris", epochs=1, device="cpu", watcher=watcher)
+    assert watcher.said == ["target", {"training": 135, "held_out": 15}]
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({}, "which column"),
+        ({"target": "prize"}, "Did you mean 'price'"),
+        ({"target": "price", "task": "nonsense"}, "the task is one of"),
+        ({"target": "price", "task": "classification", "likelihood": "normal"}, "for the task regression"),
+        ({"target": ["price", "price"]}, "each once"),
+        ({"target": ["price", "area"], "task": "regression"}, "predicts one column"),
+    ],
+)
+def test_what_cannot_be_learned_is_said_and_leaves_nothing(tmp_path, options, words):
+    with pytest.raises(DataError, match=words):
+        tabular.fit(houses_frame(), out=tmp_path / "m", **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_frames_that_are_no_tables():
+    with pytest.raises(DataError, match="rows"):
+        open_table(pandas.DataFrame({"a": []}))
+    with pytest.raises(DataError, match="one kind"):
+        open_table(pandas.DataFrame({"a": [1, "b", [2]]}))
+
+
+# -- several targets ------------------------------------------------------------------------------------
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """A table of three yes or no targets, and a task for them."""
+    import bedl.tasks
+    from bedl.tasks import _finding
+
+    if "multilabel" not in bedl.tasks.names():
+        text = (
+            "import numpy as np\nfrom bedl.tasks import Task\n\n\nclass Several(Task):\n"
+            "    name, column, missing, dtype = 'multilabel', 'binary', -1, np.int64\n\n\nTASK = Several()\n"
+        )
+        (tmp_path / "multilabel.py").write_text(text)
+        monkeypatch.setattr(bedl.tasks, "__path__", [*bedl.tasks.__path__, str(tmp_path)])
+        _finding._get.cache_clear()
+    rows = [f"{i},{i % 2},{'yes' if i % 3 else 'No'},{'TRUE' if i % 5 else 'false'}" for i in range(30)]
+    (tmp_path / "t.csv").write_text("x,a,b,c\n" + "\n".join(rows) + "\n")
+    yield open_table(tmp_path / "t.csv")
+    _finding._get.cache_clear()
+    import sys
+
+    if getattr(sys.modules.get("bedl.tasks.multilabel"), "__file__", "").startswith(str(tmp_path)):
+        del sys.modules["bedl.tasks.multilabel"]
+
+
+def test_several_columns_of_yes_and_no_are_one_target(answers):
+    encoder = TableEncoder.fit(answers, ["a", "b", "c"])
+    assert (encoder.task, encoder.names, encoder.columns) == ("multilabel", ["a", "b", "c"], ["x"])
+    encoder = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    ((x, y),) = encoded_batches(answers, encoder)
+    i = np.arange(30)
+    np.testing.assert_array_equal(y, np.stack([i % 2, i % 3 > 0, i % 5 > 0], 1))
+    assert y.dtype == np.int64
+    assert x.shape == (30, 1)
+
+
+def test_targets_of_other_values_are_refused(answers, tmp_path):
+    text = (tmp_path / "t.csv").read_text()
+    (tmp_path / "u.csv").write_text(text + "31,2,yes,true\n")
+    with pytest.raises(DataError, match="'a' holds other values than 0 and 1"):
+        TableEncoder.fit(open_table(tmp_path / "u.csv"), ["a", "b"])
+    (tmp_path / "u.csv").write_text(text + "31,1,maybe,true\n")
+    with pytest.raises(DataError, match="'b' holds other values"):
+        TableEncoder.fit(open_table(tmp_path / "u.csv"), ["a", "b"])
+    with pytest.raises(DataError, match=r"row 31: 'maybe' where 0 or 1, yes or no, true or false is expected"):
+        list(encoded_batches(open_table(tmp_path / "u.csv"), TableEncoder.fit(answers, ["a", "b", "c"])))
+    (tmp_path / "u.csv").write_text(text + "31,,yes,true\n")
+    with pytest.raises(DataError, match="'a' is missing in 1 of 31 rows"):
+        TableEncoder.fit(open_table(tmp_path / "u.csv"), ["a", "b"])
+    encoder = TableEncoder.fit(open_table(tmp_path / "u.csv"), ["a", "b", "c"], drop_missing_target=True)
+    ((_, y),) = encoded_batches(open_table(tmp_path / "u.csv"), encoder)
+    assert len(y) == 30

@@ -1,0 +1,52 @@
+"""Files are written whole or not at all, never over others unasked, and refused before the work."""
+
+import os
+import stat
+
+import pytest
+
+from bedl.files import OutputExistsError, OutputFileError, refuse_unwritable, write_atomically, written_whole
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def fail(temporary):
+        temporary.write_text("half")
+        assert temporary.suffix == ".txt"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), written_whole(path) as temporary:
+        fail(temporary)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+    write_atomically(path, b"new")
+    assert path.read_text() == "new"
+
+
+def test_results_have_the_usual_permissions(tmp_path):
+    write_atomically(tmp_path / "sub" / "a", b"")
+    (tmp_path / "b").write_text("")
+    assert stat.S_IMODE((tmp_path / "sub" / "a").stat().st_mode) == stat.S_IMODE((tmp_path / "b").stat().st_mode)
+
+
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "a"
+    with pytest.raises(OutputExistsError, match="exists"), written_whole(path, overwrite=False):
+        path.write_text("mine")
+    assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_places_are_refused_with_a_remedy(tmp_path):
+    (tmp_path / "a").write_text("")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        refuse_unwritable(tmp_path / "a", False)
+    refuse_unwritable(tmp_path / "a", True)
+    with pytest.raises(FileExistsError, match="is a folder"):
+        refuse_unwritable(tmp_path, True)
+    with pytest.raises(OutputFileError, match="mkdir -p"):
+        refuse_unwritable(tmp_path / "no" / "a", True)
+    with pytest.raises(OutputFileError, match="cannot be written to"), written_whole(tmp_path / "no" / "a"):
+        pass
