@@ -71,11 +71,15 @@ test: lint ## lint, then all tests and doctests but the slow ones
 test-all: lint ## lint, then all tests and doctests
 	$(PYTEST) $(ARGS)
 
-# What `env` is given last holds, so that a setting may also name the threads.
+# torch.compile would take code with vectors of another length from its cache, and sum a part of the entries only. What
+# `env` is given last holds, so that a setting may also name the threads.
+NO_CACHE := TORCHINDUCTOR_FX_GRAPH_CACHE=0 TORCHINDUCTOR_AUTOGRAD_CACHE=0
+
 test-processors: $(STAMP) ## the numerical tests as on other processors, one setting of PROCESSORS after the other
 	@for setting in $(PROCESSORS); do \
 		echo "== $$setting"; \
-		env $(THREADS) $$setting $(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow" $(NUMERICAL) $(ARGS) || exit 1; \
+		env $(THREADS) $(NO_CACHE) $$setting $(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow" \
+			$(NUMERICAL) $(ARGS) || exit 1; \
 	done
 
 format: $(STAMP) ## rewrite the code as ruff wants it
