@@ -2,17 +2,21 @@
 
 import dataclasses
 import sys
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+import torch
 
 import bedl.report.pages
 import bedl.tasks
 from bedl import tasks
+from bedl.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive
 from bedl.report import render
 from tests.report.data import classification, regression
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 TOLD = {
     "regression": {
         "mean": np.array([[1.0, 10.0]]), "std": np.array([[0.5, 5.0]]), "aleatoric": np.array([[0.16, 16.0]]),
@@ -38,7 +42,6 @@ def test_every_task_says_what_it_is(name):
     assert task.name == name
     assert task.outputs
     assert task.column in ("number", "class", "binary")
-    assert task.summary
     assert bedl.report.pages.page_of(name).observed
     y = np.full(3, task.missing, dtype=task.dtype)
     y[1] = 1
@@ -94,6 +97,38 @@ def test_an_exact_likelihood_is_that_of_the_rows_with_a_target():
         4, ood=False, y=np.array([1.0, np.nan, 2.0, 3.0]), log_density=np.array([-1.0, 9.0, -2.0, -6.0])
     )
     assert tasks.score(results)["nll"] == 3.0
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        NormalPredictive(*torch.ones(3, 2, 1)),
+        NormalMixturePredictive(*torch.ones(3, 2, 1, 4)),
+        CategoricalPredictive(torch.zeros(2, 1), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2)),
+    ],
+    ids=lambda prediction: type(prediction).__name__,
+)
+def test_predictions_give_the_outputs_of_their_task(prediction):
+    outputs, task = prediction.outputs(), tasks.get(prediction.task)
+    assert list(outputs) == list(task.outputs)
+    for name, output in task.outputs.items():
+        assert outputs[name].shape == ((2, 1) if output.per_name else (2,))
+
+
+def test_a_file_from_before_an_output_was_added_is_read(monkeypatch):
+    pytest.importorskip("onnxruntime")
+    from bedl.deploy import ModelFileError, OnnxModel
+
+    task, path = tasks.get("regression"), GOLDEN / "houses.onnx"
+    before = OnnxModel(path).predict(np.zeros((2, 3)))
+    for optional in (True, False):
+        added = {**task.outputs, "data": tasks.Output("target²", optional=optional)}
+        monkeypatch.setattr(type(task), "outputs", added)
+        if optional:
+            assert list(OnnxModel(path).predict(np.zeros((2, 3)))) == list(before)
+        else:
+            with pytest.raises(ModelFileError, match="outputs are not those"):
+                OnnxModel(path)
 
 
 def test_foreign_rows_of_another_task_are_refused():

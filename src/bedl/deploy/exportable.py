@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 import bedl
 from bedl import tasks
+from bedl.deploy.scaling import InUnits
 from bedl.deploy.schema import Description, ExportError, plain_names
 from bedl.heads import Dirichlet
 from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments, as_moments
+from bedl.nn.scaling import Standardize
 from bedl.predictive import Predictive, mixture
 
 __all__ = ["ExportOptions", "Exportable", "Prepared", "capture", "prepare"]
@@ -82,7 +84,7 @@ def prepare(model: Any, options: ExportOptions, precision: str = "float32") -> P
     module = copy.deepcopy(offered.module).cpu().float().eval()
     if isinstance(module, Ensemble):
         module = _with_one_head(module)
-    module = _Named(module, options.input_scale, options.target_scale).eval()
+    module = _Named(_scaled(module, options)).eval()
     example = offered.example if options.example is None else options.example
     example = torch.as_tensor(example).detach().cpu().float()
     if example.ndim < 2 or not len(example):
@@ -154,35 +156,31 @@ def _offer(model: Any, example: Tensor | None) -> Exportable:
     return Exportable(model, example)
 
 
+def _scaled(model: nn.Module, options: ExportOptions) -> nn.Module:
+    """The model behind the scaling of its inputs, and before that of its targets."""
+    if options.target_scale is not None:
+        model = InUnits(model, *_pair(options.target_scale))
+    if options.input_scale is not None:
+        model = nn.Sequential(Standardize(*_pair(options.input_scale)), model)
+    return model
+
+
+def _pair(scaling: tuple[Any, Any]) -> Sequence[Tensor]:
+    return torch.broadcast_tensors(*(torch.as_tensor(part).detach().cpu().float() for part in scaling))
+
+
 class _Named(nn.Module):
-    """Scaling of inputs, the model, scaling of targets, outputs by name."""
+    """A model whose outputs go by their names."""
 
-    input_loc: Tensor
-    input_scale: Tensor | None
-    target_loc: Tensor
-    target_scale: Tensor | None
-
-    def __init__(self, model: nn.Module, input_scale: Any, target_scale: Any):
+    def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
-        for which, pair in (("input", input_scale), ("target", target_scale)):
-            loc, scale = (None, None) if pair is None else (torch.as_tensor(x).detach().cpu().float() for x in pair)
-            if scale is not None and not bool(((scale > 0) & scale.isfinite()).all()):
-                raise ValueError(f"{which}_scale: the scale must be positive")
-            self.register_buffer(f"{which}_loc", loc)
-            self.register_buffer(f"{which}_scale", scale)
 
     def predict(self, x: Tensor) -> Predictive:
-        if self.input_scale is not None:
-            x = (x - self.input_loc) / self.input_scale
-        prediction: Any = self.model(x)
+        prediction = self.model(x)
         if not isinstance(prediction, Predictive):
             raise ExportError(f"a model to export must predict a bedl Predictive, not {type(prediction).__name__}")
-        if self.target_scale is None:
-            return prediction
-        if not hasattr(prediction, "rescale"):
-            raise ExportError("target_scale is for regression; classes have no units")
-        return prediction.rescale(self.target_loc, self.target_scale)
+        return prediction
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return self.predict(x).outputs()

@@ -57,7 +57,6 @@ class Task:
         options: what is passed to that class.
         work: numbers that are held at once for each class or target of a point while it is predicted.
         meanings: the scores by name, and how they are shown.
-        summary: the columns that `bedl predict` writes, in a sentence.
     """
 
     name: ClassVar[str]
@@ -70,7 +69,6 @@ class Task:
     options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     work: ClassVar[int] = 1
     meanings: ClassVar[Mapping[str, Meaning]]
-    summary: ClassVar[str]
 
     # -- targets ----------------------------------------------------------------------------------
     @property

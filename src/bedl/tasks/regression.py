@@ -119,10 +119,6 @@ class Regression(Task):
         "mean_std": Meaning("Mean std", "mean predicted standard deviation, in the target's unit"),
         **DETECTION,
     })  # fmt: skip
-    summary = (
-        "prediction, std, lower and upper end of the interval, aleatoric_std (noise) and epistemic_std (what the model "
-        "does not know)"
-    )
 
     def columns(
         self, quantities: Quantities, names: Sequence[object] | None = None, coverage: float = 0.9
