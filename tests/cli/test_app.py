@@ -92,6 +92,30 @@ def test_a_real_interrupt(tmp_path):
     assert list((tmp_path / "m.partial").glob("checkpoints/*.safetensors"))
 
 
+# -- methods ----------------------------------------------------------------------------------------
+def test_methods_are_listed_with_a_line_each():
+    from bedl.methods import registry
+
+    lines = run("methods", ok=True).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == registry.names()
+    rows = json.loads(run("methods", "--json", ok=True).stdout)["methods"]
+    assert rows[0]["name"] == "auto"
+    assert all(row["summary"] for row in rows)
+
+
+def test_a_method_by_name(shelf, tmp_path):
+    from bedl.estimators import load
+
+    words = ["fit", shelf / "flowers.csv", "-t", "kind", "--epochs", 1, "--out", tmp_path / "m"]
+    said = run(*words, "--method", "bedl-hypr", ok=False)
+    assert said.exit_code == 1
+    assert "did you mean 'bedl-hyper'" in said.stderr
+    assert list(tmp_path.iterdir()) == []
+    run(*words, "--method", "bedl-hyper", ok=True)
+    assert load(tmp_path / "m" / "model.safetensors").method == "bedl-hyper"
+    assert json.loads((tmp_path / "m" / "model.json").read_text())["settings"]["method"] == "bedl-hyper"
+
+
 # -- export -------------------------------------------------------------------------------------------
 def test_export_says_what_a_lower_precision_costs(houses, tmp_path):
     words = ["export", houses, "--onnx", tmp_path / "m.onnx", "--precision", "int8"]

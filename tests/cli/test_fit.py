@@ -76,6 +76,19 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 
+def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
+    from bedl.cli import onlooker
+
+    runs = []
+    monkeypatch.setattr(onlooker.TrainingBar, "on_end", lambda self, run: runs.append(run))
+    words = ["fit", shelf / "houses.csv", "-t", "price", "--epochs", 2, "--ensemble", 3, "--out", tmp_path / "m"]
+    said = run(*words, ok=True)
+    assert "2 epochs" in said.stderr
+    (together,) = runs
+    assert len(together.methods) == 3
+    assert together.checkpoint is not None  # an interrupt could have gone on from there
+
+
 def test_nothing_to_resume(shelf, tmp_path):
     said = run("fit", shelf / "houses.csv", "-t", "price", "--out", tmp_path / "m", "--resume", ok=False)
     assert "no interrupted fit" in said.stderr

@@ -18,10 +18,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
+from bedl.deploy.scaling import InUnits
 from bedl.estimators import storage
 from bedl.estimators.inputs import Inputs, Table, check_noise, column_moments, held_out, values_of
 from bedl.estimators.recipe import Recipe, recipe
-from bedl.estimators.scaling import InUnits, standardize
+from bedl.estimators.scaling import standardize
 from bedl.estimators.train import partial_train, train
 from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen

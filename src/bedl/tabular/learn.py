@@ -54,7 +54,7 @@ def fit(
             interrupted goes on from there. Without it the model is in memory only, until it is saved.
         task: the name of a task of `bedl.tasks`, or "auto": text, booleans and few distinct whole numbers are classes.
         likelihood: of numbers: "normal", or "count" for whole numbers from 0 on.
-        method: the name of the method to train, see `bedl.methods`.
+        method: the name of the method to train, see `bedl.methods.registry`.
         ignore: columns to leave out.
         categorical: columns whose values are labels, even if they look like numbers.
         drop_missing_target: whether to leave out rows without a target, instead of an error.
@@ -77,6 +77,9 @@ def fit(
         >>> list(model.predict(frame[:2]))
         ['prediction', 'std', 'lower', 'upper', 'aleatoric_std', 'epistemic_std']
     """
+    from bedl.methods import registry
+
+    registry.get(method)  # a name that is none is refused before the work
     table = open_table(data, root)
     settings = FitSettings(
         table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),

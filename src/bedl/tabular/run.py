@@ -30,6 +30,7 @@ __all__ = ["FitRun", "FitSettings"]
 
 RUN = "run.json"
 SMALL = 2**16  # weights of a layer
+SECONDS = 60.0  # between checkpoints: what Ctrl-C or a power cut may cost at most
 
 
 @dataclass(frozen=True)
@@ -123,16 +124,16 @@ class FitRun:
     def train(self, rows: EncodedTable, device: str, callbacks: tuple[Any, ...]) -> Any:
         """The fitted estimator; goes on from a checkpoint that is there."""
         import bedl.estimators
+        from bedl.training import Checkpoints
 
         assert self.encoder is not None
         s, task = self.settings, tasks.get(self.encoder.task)
-        options: dict[str, Any] = {**task.options, **({} if s.method == "auto" else {"method": s.method})}
         with self._discarded_on_error(), _threads(self.encoder.n_features, s.hidden):
             estimator = getattr(bedl.estimators, task.estimator)(
                 s.hidden, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
                 epochs="auto" if s.epochs is None else s.epochs, device=device, callbacks=callbacks,
-                checkpoint=self.partial / "checkpoints",
-                random_state=s.seed, **options,
+                checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=SECONDS),
+                random_state=s.seed, method=s.method, **task.options,
             )  # fmt: skip
             return estimator.fit(rows.x, rows.y)
 
