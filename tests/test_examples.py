@@ -20,6 +20,8 @@ NUMBER = r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
 SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
     ("tabular_regression", "coverage of 90% intervals: ", (0.7, 1), (0.82, 0.98)),
     ("tabular_regression", "^rmse: ", (50, 80), (50, 62)),
+    ("tables", "coverage of 90% intervals: ", (0.75, 1), (0.85, 0.96)),
+    ("tables", ", r2: ", (0.85, 1), (0.95, 1)),
     ("out_of_domain", "default: accuracy ", (0.8, 1), (0.95, 1)),
     ("out_of_domain", "auroc, unseen digits: total ", (0.75, 1), (0.9, 1)),
     ("out_of_domain", "auroc, shuffled pixels: total ", (0.5, 1), (0.65, 1)),

@@ -2,18 +2,21 @@
 
 import dataclasses
 import sys
+from importlib import import_module
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
 import bedl.report.pages
-import bedl.tasks
-from bedl import tasks
+from bedl import tabular, tasks
+from bedl.data import DataError
 from bedl.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive
-from bedl.report import render
+from bedl.tasks import _finding
+from tests import recipes
 from tests.report.data import classification, regression
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -136,56 +139,34 @@ def test_foreign_rows_of_another_task_are_refused():
         dataclasses.replace(regression(ood=False), ood=classification(ood=False))
 
 
-NEW_TASK = '''
-"""Marks from 1 to 6."""
-from bedl.tasks.regression import Regression, RegressionResults
+@pytest.fixture
+def shares(tmp_path, monkeypatch):
+    """The task that CONTRIBUTING.md adds, as files beside those that are there."""
+    for block in recipes.blocks():
+        if block.section == "Add a task":
+            package = import_module(block.module.rpartition(".")[0])
+            folder = tmp_path / package.__name__
+            folder.mkdir()
+            (folder / Path(block.file).name).write_text(block.code)
+            monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    yield tasks.get("shares")
+    for name in ("bedl.tasks.shares", "bedl.report.pages.shares"):
+        sys.modules.pop(name, None)
+    _finding._get.cache_clear()
 
 
-class MarkResults(RegressionResults):
-    task = "marks"
-
-
-class Marks(Regression):
-    name = "marks"
-    automatic = False
-    _record = MarkResults
-
-    def fault(self, y):
-        wrong = (y < 1) | (y > 6)
-        return (int(wrong.argmax()), "a mark lies between 1 and 6") if wrong.any() else None
-
-
-TASK = Marks()
-'''
-
-
-def test_a_new_task_is_one_file_and_its_page_another(tmp_path, monkeypatch):
-    for package, text in (
-        (bedl.tasks, NEW_TASK),
-        (bedl.report.pages, "from bedl.report.pages.regression import PAGE\n"),
-    ):
-        folder = tmp_path / package.__name__
-        folder.mkdir()
-        (folder / "marks.py").write_text(text)
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    try:
-        task = tasks.get("marks")
-        assert "marks" in tasks.names()
-        assert tasks.automatic("number").name == "regression"
-        outputs = {name: values[:, :1] for name, values in TOLD["regression"].items()}
-        record = task.results(outputs, np.array([2.0]))
-        assert record.task == "marks"
-        assert "Predictions with their intervals" in render(record)
-
-        from bedl.data import DataError, TableEncoder, open_table
-
-        rows = "".join(f"{i},{1 + i % 7 / 2}\n" for i in range(30))
-        (tmp_path / "t.csv").write_text("x,y\n" + rows + "31,9\n")
-        table = open_table(tmp_path / "t.csv")
-        encoder = TableEncoder.fit(table, "y", "marks")
-        with pytest.raises(DataError, match="row 31: a mark lies between 1 and 6"):
-            encoder.targets(next(table.batches()))
-    finally:
-        for name in ("bedl.tasks.marks", "bedl.report.pages.marks"):
-            sys.modules.pop(name, None)
-        bedl.tasks._finding._get.cache_clear()
+def test_a_new_task_is_one_file_and_its_page_another(shares, tmp_path):
+    assert "shares" in tasks.names()
+    assert tasks.automatic("number").name == "regression"
+    x = np.linspace(0, 1, 60)
+    frame = pandas.DataFrame({"x": x, "share": x**2})
+    with pytest.raises(DataError, match=r"row 3: 1.5 is no share from 0 to 1"):
+        tabular.fit(frame.assign(share=np.where(np.arange(60) == 2, 1.5, frame["share"])), "share", task="shares")
+    model = tabular.fit(frame, "share", tmp_path / "m", task="shares", epochs=2, device="cpu")
+    model = tabular.load(tmp_path / "m")
+    found = model.predict(frame)
+    assert found["lower"].min() >= 0
+    assert found["upper"].max() <= 1
+    assert (found["upper"] == 1).any()  # a normal's would go beyond
+    assert model.results(frame).task == "shares"
+    assert "Predictions with their intervals" in model.report(frame, tmp_path / "page.html").read_text()

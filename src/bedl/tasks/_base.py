@@ -55,6 +55,7 @@ class Task:
         dtype: how targets are stored.
         estimator: name of the class in `bedl.estimators` that learns it.
         options: what is passed to that class.
+        record: the class of its records, see `Results`.
         work: numbers that are held at once for each class or target of a point while it is predicted.
         meanings: the scores by name, and how they are shown.
     """
@@ -67,6 +68,7 @@ class Task:
     dtype: ClassVar[type]
     estimator: ClassVar[str]
     options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    record: ClassVar[type[Results]]
     work: ClassVar[int] = 1
     meanings: ClassVar[Mapping[str, Meaning]]
 

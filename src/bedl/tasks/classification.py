@@ -116,6 +116,7 @@ class Classification(Task):
     missing = -1
     dtype = np.int64
     estimator = "BEDLClassifier"
+    record: ClassVar[type[ClassificationResults]] = ClassificationResults
     work = 32  # nodes of the head's quadrature
     meanings = MappingProxyType({
         "accuracy": Meaning("Accuracy", "share of rows whose most probable class is right", share=True),
@@ -163,7 +164,7 @@ class Classification(Task):
         probabilities = quantities["probabilities"]
         columns = self.columns(quantities, names)
         parts: dict[str, Any] = {name: columns[name] for name in ("entropy", "aleatoric_entropy", "epistemic_entropy")}
-        return ClassificationResults(
+        return self.record(
             probabilities, **parts, class_names=names_for(names, probabilities.shape[1], "class"), labels=y,
             log_density=quantities.get("log_density"), target_name=target,
         )  # fmt: skip

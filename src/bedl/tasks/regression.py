@@ -107,6 +107,7 @@ class Regression(Task):
     missing = float("nan")
     dtype = np.float64
     estimator = "BEDLRegressor"
+    record: ClassVar[type[RegressionResults]] = RegressionResults
     meanings = MappingProxyType({
         "nll": NLL,
         "rmse": Meaning("RMSE", "root mean squared error, in the target's unit; lower is better"),
@@ -172,12 +173,10 @@ class Regression(Task):
         """A record of one target."""
         columns: dict[str, Any] = self.columns(quantities, names, coverage)
         pit = quantities.get("cdf")
-        return self._record(
+        return self.record(
             columns.pop("prediction"), **columns, y=y, pit=None if pit is None else pit[:, 0], level=coverage,
             log_density=quantities.get("log_density"), target_name=target,
         )  # fmt: skip
-
-    _record: ClassVar[type[RegressionResults]] = RegressionResults
 
     def scores(self, results: RegressionResults) -> dict[str, float]:
         values: dict[str, float] = {}
