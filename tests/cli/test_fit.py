@@ -52,6 +52,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
     from bedl.cli import onlooker
 
     words = ["fit", shelf / "houses.csv", "--target", "price", "--epochs", 4, "--seed", 3, "--ensemble", ensemble]
+    monkeypatch.setattr("bedl.tabular.run.LEAST", 0.0)  # a checkpoint after every epoch
     run(*words, "--out", tmp_path / "whole", ok=True)
     with monkeypatch.context() as patch:
 
@@ -64,6 +65,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
     assert said.exit_code == 130
     assert "--resume" in said.stderr
     assert "--seed 3" in said.stderr
+    assert list((tmp_path / "m.partial").rglob("step-*.safetensors"))
     assert not (tmp_path / "m").exists()
     assert "was interrupted" in run("predict", tmp_path / "m", shelf / "houses.csv", ok=False).stderr
     assert "--resume" in run(*words, "--out", tmp_path / "m", ok=False).stderr
@@ -80,6 +82,7 @@ def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
     from bedl.cli import onlooker
 
     runs = []
+    monkeypatch.setattr("bedl.tabular.run.LEAST", 0.0)
     monkeypatch.setattr(onlooker.TrainingBar, "on_end", lambda self, run: runs.append(run))
     words = ["fit", shelf / "houses.csv", "-t", "price", "--epochs", 2, "--ensemble", 3, "--out", tmp_path / "m"]
     said = run(*words, ok=True)

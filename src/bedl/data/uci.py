@@ -53,7 +53,7 @@ def load_uci(name: str, split: int | None = None, root: str | PathLike[str] | No
     """A UCI set, or one of its standard splits into training and test part (90 % and 10 %).
 
     Args:
-        name: such as "concrete"; `uci_names()` lists them.
+        name: the name of the set, such as "concrete"; `uci_names()` lists them.
         split: number of the split, from 0; None for the whole set.
         root: the folder that holds UCI_Datasets; $BEDL_DATA, else ~/.cache/bedl, by default.
     """

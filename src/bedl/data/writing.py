@@ -25,7 +25,7 @@ class TableStream:
     """Writes columns, batch after batch, into an open binary file, such as ``sys.stdout.buffer``.
 
     Args:
-        file: to write to; it stays open.
+        file: the file to write to; it stays open.
         kind: ".csv", ".tsv", ".parquet" or ".jsonl".
 
     Example:

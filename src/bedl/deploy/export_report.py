@@ -21,10 +21,11 @@ class ExportReport:
         task: the name of what is predicted.
         precision: how the weights are stored.
         nodes: operations in the graph.
-        size: of the file, in bytes.
-        size_ratio: to the same graph with float32 weights.
+        size: the size of the file, in bytes.
+        size_ratio: the ratio of that size to the one of the same graph with float32 weights.
         seconds: what the export took.
-        points: on how many random points around the example it was compared with the model; 0 without a check.
+        points: the number of random points around the example that it was compared with the model on; 0 without a
+            check.
         absolute: largest absolute difference, by output.
         scaled: largest difference, by output, in units that mean something: probabilities and entropies as they are,
             mean and std in predicted stds, variances in predicted variances.

@@ -47,8 +47,8 @@ def export(
     Args:
         model: a method (`BEDL`, `Ensemble`), or an estimator.
         path: the file to write; it appears whole or not at all.
-        precision: of the stored weights; ``"float16"`` and ``"int8"`` make the file a half and a quarter as large. The
-            report says what it costs.
+        precision: that of the stored weights; ``"float16"`` and ``"int8"`` make the file a half and a quarter as large.
+            The report says what it costs.
         check: whether to compare onnxruntime with PyTorch on random points around the example.
         overwrite: whether an existing file may be replaced.
         options: the fields of `ExportOptions`: ``example`` (which an estimator knows by itself), ``feature_names``,

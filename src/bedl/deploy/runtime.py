@@ -22,13 +22,13 @@ class OnnxModel:
 
     Args:
         path: the file.
-        threads: for onnxruntime; None leaves it to use all cores.
+        threads: the number of threads for onnxruntime; None leaves it to use all cores.
 
     Attributes:
         task: the name of what is predicted; `bedl.tasks.get` says what the outputs are.
         feature_names, class_names, target_names: tuples, or None where the file has none.
         metadata: what was passed to `export`.
-        precision: of the stored weights.
+        precision: that of the stored weights.
 
     Example:
         >>> import tempfile, bedl, torch

@@ -56,8 +56,8 @@ def headline(scores: Mapping[str, Any], level: float | None = None) -> str:
     """The scores as a list of terms; names that no task knows are shown as they are.
 
     Args:
-        scores: by name.
-        level: of the intervals, which belongs to their coverage and width.
+        scores: the scores by name.
+        level: the level of the intervals, which belongs to their coverage and width.
     """
     known, items = meanings(), []
     for name, value in scores.items():
@@ -87,7 +87,7 @@ def most_uncertain(results: Results, title: str, columns: Mapping[str, Cell]) ->
 
     Args:
         results: with examples.
-        title: of the section, HTML.
+        title: the title of the section, HTML.
         columns: heading → what the row of that number says there, HTML; asked for the rows that are shown only.
     """
     limit = EXAMPLES if results.examples.images is None else PICTURES

@@ -26,8 +26,8 @@ def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
 
     Args:
         results: what to show.
-        scores: by the names of `bedl.report.meanings` they replace the ones computed here (an exact likelihood of a
-            prediction that is not normal); others, numbers or text, are added to the headline.
+        scores: further scores; by the names of `bedl.report.meanings` they replace the ones computed here, others,
+            numbers or text, are added to the headline.
     """
     if not isinstance(results, Results):
         raise ResultsError(f"a report shows a record such as RegressionResults, not {type(results).__name__}")

@@ -47,10 +47,10 @@ def encode(
 
     Args:
         table: the table to learn from.
-        encoder: how it is read.
+        encoder: the encoder that says how it is read.
         folder: where the numbers go.
-        share: of the rows that are held out.
-        seed: of the choice.
+        share: the share of the rows that are held out.
+        seed: the seed of the choice.
         progress: called with the number of rows done since the last call.
     """
     if not (folder / "complete").exists():

@@ -53,7 +53,7 @@ def fit(
         out: a folder for the model. While it learns, checkpoints are in `<out>.partial`, and a fit that was
             interrupted goes on from there. Without it the model is in memory only, until it is saved.
         task: the name of a task of `bedl.tasks`, or "auto": text, booleans and few distinct whole numbers are classes.
-        likelihood: of numbers: "normal", or "count" for whole numbers from 0 on.
+        likelihood: the distribution of a target of numbers: "normal", or "count" for whole numbers from 0 on.
         method: the name of the method to train, see `bedl.methods.registry`.
         ignore: columns to leave out.
         categorical: columns whose values are labels, even if they look like numbers.
@@ -62,7 +62,7 @@ def fit(
         epochs: how often each row is seen at most; None: from the number of rows.
         ensemble: how many networks are trained and mixed.
         hidden: widths of the hidden layers.
-        seed: of all random choices.
+        seed: the seed of all random choices.
         device: "auto", "cpu", "cuda", …
         resume: whether to go on with a fit that was interrupted.
         overwrite: whether to replace a model at `out`, and start anew where a fit was interrupted.

@@ -166,7 +166,7 @@ class TabularModel:
         Args:
             data: the table; score on rows that were not learned from.
             ood: a table of foreign rows, to be told from the familiar ones.
-            options: as for `results`.
+            options: the other arguments of `results`.
         """
         return score(self.results(data, ood, **options))
 
@@ -180,7 +180,7 @@ class TabularModel:
             path: the page.
             ood: a table of foreign rows.
             overwrite: whether a file that is there may be replaced.
-            options: as for `results`.
+            options: the other arguments of `results`.
         """
         from bedl.files import refuse_unwritable
         from bedl.report import write_report
@@ -209,7 +209,7 @@ class TabularModel:
 
         Args:
             path: the file.
-            precision: of the stored weights.
+            precision: that of the stored weights.
             overwrite: whether a file that is there may be replaced.
             options: further ones of `bedl.deploy.export`.
         """

@@ -30,7 +30,7 @@ __all__ = ["FitRun", "FitSettings"]
 
 RUN = "run.json"
 SMALL = 2**16  # weights of a layer
-SECONDS = 60.0  # between checkpoints: what Ctrl-C or a power cut may cost at most
+LEAST, MOST = 1.0, 60.0  # seconds between checkpoints: tiny epochs need none, a power cut costs at most a minute
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FitRun:
             estimator = getattr(bedl.estimators, task.estimator)(
                 s.hidden, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
                 epochs="auto" if s.epochs is None else s.epochs, device=device, callbacks=callbacks,
-                checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=SECONDS),
+                checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=MOST, least_seconds=LEAST),
                 random_state=s.seed, method=s.method, **task.options,
             )  # fmt: skip
             return estimator.fit(rows.x, rows.y)

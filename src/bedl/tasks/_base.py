@@ -103,7 +103,7 @@ class Task:
 
         Args:
             quantities: what was predicted.
-            names: of the classes or targets; 0, 1, 2, … by default.
+            names: the names of the classes or targets; 0, 1, 2, … by default.
             coverage: share of the targets that intervals are to hold.
         """
         raise NotImplementedError
@@ -122,7 +122,7 @@ class Task:
         Args:
             quantities: what was predicted.
             y: observed targets, marked where they are missing.
-            names: of the classes or targets.
+            names: the names of the classes or targets.
             target: what the target is called.
             coverage: share of the targets that intervals are to hold.
         """

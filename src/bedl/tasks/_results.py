@@ -28,8 +28,8 @@ class Results:
         log_density: log p(target) of each row, where the model can say it exactly; else it is computed from the other
             fields. shape: (n,)
         examples: columns or images of some or all rows; the most uncertain are shown.
-        target_name: as in the data.
-        title: of the page.
+        target_name: the name of the target in the data.
+        title: the title of the page.
         ood: a record of predictions for rows from elsewhere, for comparison.
         about: what was predicted by what: {"model": …, "data": …}, shown at the top of the page.
         notes: sentences for the section on limits, such as how many rows were left out and why.

@@ -25,8 +25,8 @@ class ClassificationResults(Results):
     """Predicted probabilities of C classes. Entropies are in nats.
 
     Args:
-        probabilities: of the classes. shape: (n, C)
-        entropy: of the predicted probabilities. shape: (n,)
+        probabilities: those of the classes. shape: (n, C)
+        entropy: that of the predicted probabilities. shape: (n,)
         aleatoric_entropy: expected entropy, of the noise in the labels. shape: (n,)
         epistemic_entropy: mutual information, of what the model does not know; the two add up to `entropy`. shape: (n,)
         class_names: C names.

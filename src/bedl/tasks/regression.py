@@ -27,8 +27,8 @@ class RegressionResults(Results):
     Args:
         mean: predicted mean. shape: (n,)
         std: standard deviation of the prediction, all uncertainty together. shape: (n,)
-        aleatoric_std: of the noise in the data. shape: (n,)
-        epistemic_std: of what the model does not know; the squares of the two add up to std². shape: (n,)
+        aleatoric_std: the part that is noise in the data. shape: (n,)
+        epistemic_std: the part that the model does not know; the squares of the two add up to std². shape: (n,)
         lower: lower end of the central interval of probability `level`. shape: (n,)
         upper: upper end. shape: (n,)
         y: what was observed, NaN where it is not known; None if nowhere. shape: (n,)
