@@ -66,6 +66,11 @@ def test_columns_of_several_targets():
         task.columns(outputs, ["a"])
 
 
+def test_a_record_of_several_targets_is_refused():
+    with pytest.raises(tasks.ResultsError, match="one target, not 2"):
+        tasks.get("regression").results(TOLD["regression"])
+
+
 def test_a_models_own_interval_comes_before_that_of_a_normal():
     outputs = {name: values[:, :1] for name, values in TOLD["regression"].items()}
     own = {**outputs, "lower": np.array([[-3.0]]), "upper": np.array([[8.0]])}

@@ -56,6 +56,7 @@ class Task:
         estimator: name of the class in `bedl.estimators` that learns it.
         options: what is passed to that class.
         record: the class of its records, see `Results`.
+        observed: the field of a record that holds the targets.
         work: numbers that are held at once for each class or target of a point while it is predicted.
         meanings: the scores by name, and how they are shown.
     """
@@ -69,6 +70,7 @@ class Task:
     estimator: ClassVar[str]
     options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     record: ClassVar[type[Results]]
+    observed: ClassVar[str] = "y"
     work: ClassVar[int] = 1
     meanings: ClassVar[Mapping[str, Meaning]]
 
@@ -126,6 +128,11 @@ class Task:
             target: what the target is called.
             coverage: share of the targets that intervals are to hold.
         """
+        fields: dict[str, Any] = {**self.fields(quantities, names, coverage), self.observed: y}
+        return self.record(**fields, log_density=quantities.get("log_density"), target_name=target)
+
+    def fields(self, quantities: Quantities, names: Sequence[Any] | None, coverage: float) -> dict[str, Any]:
+        """The fields of the record that hold predictions; arguments as for `results`."""
         raise NotImplementedError
 
     def scores(self, results: Any) -> dict[str, float]:

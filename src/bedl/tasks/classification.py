@@ -117,6 +117,7 @@ class Classification(Task):
     dtype = np.int64
     estimator = "BEDLClassifier"
     record: ClassVar[type[ClassificationResults]] = ClassificationResults
+    observed = "labels"
     work = 32  # nodes of the head's quadrature
     meanings = MappingProxyType({
         "accuracy": Meaning("Accuracy", "share of rows whose most probable class is right", share=True),
@@ -151,23 +152,11 @@ class Classification(Task):
         }
         return {**columns, **{f"probability_{name}": probabilities[:, i] for i, name in enumerate(classes)}}
 
-    def results(
-        self,
-        quantities: Quantities,
-        y: np.ndarray | None = None,
-        *,
-        names: Sequence[Any] | None = None,
-        target: str = "target",
-        coverage: float = 0.9,
-    ) -> ClassificationResults:
-        """A record of the classes' probabilities."""
-        probabilities = quantities["probabilities"]
-        columns = self.columns(quantities, names)
-        parts: dict[str, Any] = {name: columns[name] for name in ("entropy", "aleatoric_entropy", "epistemic_entropy")}
-        return self.record(
-            probabilities, **parts, class_names=names_for(names, probabilities.shape[1], "class"), labels=y,
-            log_density=quantities.get("log_density"), target_name=target,
-        )  # fmt: skip
+    def fields(self, quantities: Quantities, names: Sequence[Any] | None, coverage: float) -> dict[str, Any]:
+        probabilities, columns = quantities["probabilities"], self.columns(quantities, names)
+        classes = names_for(names, probabilities.shape[1], "class")
+        parts = {name: columns[name] for name in ("entropy", "aleatoric_entropy", "epistemic_entropy")}
+        return {"probabilities": probabilities, **parts, "class_names": classes}
 
     def scores(self, results: ClassificationResults) -> dict[str, float]:
         values: dict[str, float] = {}

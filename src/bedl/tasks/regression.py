@@ -161,22 +161,17 @@ class Regression(Task):
         half = NormalDist().inv_cdf(0.5 + coverage / 2) * quantities["std"]
         return quantities["mean"] - half, quantities["mean"] + half
 
-    def results(
-        self,
-        quantities: Quantities,
-        y: np.ndarray | None = None,
-        *,
-        names: Sequence[object] | None = None,
-        target: str = "target",
-        coverage: float = 0.9,
-    ) -> RegressionResults:
-        """A record of one target."""
+    def fields(self, quantities: Quantities, names: Sequence[object] | None, coverage: float) -> dict[str, Any]:
+        if quantities["mean"].shape[1] != 1:
+            raise ResultsError(f"a record holds one target, not {quantities['mean'].shape[1]}: make one of each")
         columns: dict[str, Any] = self.columns(quantities, names, coverage)
         pit = quantities.get("cdf")
-        return self.record(
-            columns.pop("prediction"), **columns, y=y, pit=None if pit is None else pit[:, 0], level=coverage,
-            log_density=quantities.get("log_density"), target_name=target,
-        )  # fmt: skip
+        return {
+            "mean": columns.pop("prediction"),
+            **columns,
+            "pit": None if pit is None else pit[:, 0],
+            "level": coverage,
+        }
 
     def scores(self, results: RegressionResults) -> dict[str, float]:
         values: dict[str, float] = {}
