@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from bedl.moments import Moments
+from bedl.nn.guests import meet_guests
 from bedl.nn.layers import _LOGVAR_JITTER, GaussianLayer
 from bedl.rules.recurrent import gru_step, lstm_step, rnn_step
 from bedl.rules.weights import LayerWeight
@@ -109,6 +110,7 @@ class _GaussianSequenceLayer(_Recurrent):
         return super().__getattr__(name)
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
+        meet_guests()
         if self.is_sampling:
             return super().forward(input, hx)
         weights = self._weights()
@@ -247,6 +249,7 @@ class _GaussianCell(_Recurrent):
     weight_hh: Any = property(lambda self: self.gaussian("weight_hh"))
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
+        meet_guests()
         if self.is_sampling:
             return super().forward(input, hx)
         return self._in_any_form(input, hx, lambda x, state: self._next(self._weights(), x, state))
