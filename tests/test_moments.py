@@ -177,9 +177,34 @@ def test_augmented_assignment():
     lambda h: h[:, :4].mul_(10.0), lambda h: F.relu(h[:, :4], inplace=True), lambda h: h.view(-1).add_(1),
     lambda h: h.flatten().__iadd__(1), lambda h: h[0].mul_(5),
 ])  # fmt: skip
-def test_in_place_on_a_view_is_refused(change):
+def test_in_place_on_a_view_reaches_what_it_is_a_view_of(change):
+    generator = torch.Generator().manual_seed(0)
+    loc, variance = torch.randn(2, 8, generator=generator), torch.rand(2, 8, generator=generator)
+    h = Moments(loc.clone(), variance.clone())
+    result, plain = change(h), loc.clone()
+    change(plain)
+    certain = Moments(loc.clone(), torch.zeros(2, 8))
+    change(certain)
+    assert torch.equal(certain.loc, plain)
+    assert result.loc._base is h.loc
+    assert result.variance._base is h.variance
+    assert not torch.equal(h.loc, loc)
+
+
+@pytest.mark.parametrize("h", [
+    Moments(torch.ones(2, 8, requires_grad=True), torch.ones(2, 8)) * 2,  # what autograd keeps would be overwritten
+    Moments(torch.ones(2, 8), torch.ones(8, 2).t()),  # the variance would be a copy
+    Moments(torch.ones(2, 8), torch.ones(1)),  # one variance for all
+])  # fmt: skip
+def test_in_place_on_a_view_is_refused_where_it_would_not_reach(h):
     with pytest.raises(UnsupportedOperationError, match="view"):
-        change(Moments(torch.ones(2, 8), torch.ones(2, 8)) * 2)
+        h.view(-1).mul_(10.0) if h.variance.is_contiguous() else h.flatten()[:4].mul_(10.0)
+
+
+def test_in_place_without_effect_is_no_change():
+    h = Moments(torch.ones(2, 8, requires_grad=True), torch.ones(2, 8)) * 2
+    view = h.view(-1)
+    assert F.dropout(view, training=False, inplace=True) is view
 
 
 def test_rules_must_return_moments():

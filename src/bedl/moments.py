@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -54,6 +54,7 @@ class Moments:
 
     loc: Tensor
     variance: Tensor
+    root = cast(Any, None)  # of a view: the pair that an in-place change has to reach; no field
 
     if TYPE_CHECKING:  # the tensor methods that are attached below
 
@@ -187,19 +188,41 @@ class Moments:
     def assign_(self, other: Moments) -> Moments:
         """Take over another pair's values: what an in-place operation does here.
 
-        The pair is rebound, not overwritten, so autograd keeps what it saved. What it was a view of would therefore not
-        see the change, and so that is refused; a view taken *before* does not see it either.
+        The pair is rebound, not overwritten, so autograd keeps what it saved; a view taken *before* does not see the
+        change. A view is overwritten, so that what it is a view of does see it, unless autograd needs the old values.
         """
-        if not torch.compiler.is_compiling() and self.loc._is_view():
-            raise refusal(
-                torch.Tensor.copy_,
-                "in-place operations on a view (a slice, a reshape) would not reach what "
-                "it is a view of; write it without the underscore or inplace=True",
-            )
+        if other is self:
+            return self
         if other.shape != self.shape:
             raise ValueError(f"in-place result of shape {tuple(other.shape)} does not fit {tuple(self.shape)}")
+        if not torch.compiler.is_compiling() and self.loc._is_view():
+            return self._write(other)
         self.loc, self.variance = other.loc, other.variance
         return self
+
+    def _write(self, other: Moments) -> Moments:
+        recorded = torch.is_grad_enabled() and (self.requires_grad or other.requires_grad)
+        repeated = 0 in self.loc.stride() or 0 in self.variance.stride()
+        if recorded or repeated or self.root is None or not self._reaches(self.root):
+            raise refusal(
+                torch.Tensor.copy_,
+                "in-place operations on a view (a slice, a reshape) would overwrite what autograd keeps, or not reach "
+                "what it is a view of; write it without the underscore or inplace=True",
+            )
+        self.loc.copy_(other.loc)
+        self.variance.copy_(other.variance)
+        return self
+
+    def _reaches(self, root: Moments) -> bool:
+        pairs = ((self.loc, root.loc), (self.variance, root.variance))
+        return all(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a, b in pairs)
+
+    def moved(self, loc: Tensor, variance: Tensor) -> Moments:
+        """A pair made by moving entries of this one, which may be a view of it."""
+        pair = Moments(loc, variance)
+        if not torch.compiler.is_compiling() and loc._is_view():
+            pair.root = self if self.root is None else self.root
+        return pair
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One draw, every entry independently from a normal distribution. shape: (*shape)"""
@@ -226,6 +249,20 @@ def _method(name: str) -> Callable:
     method.__doc__ = f"`torch.Tensor.{name}` by its rule; refused where there is none."
     return method
 
+
+def _operator(func: Callable, reverse: bool) -> Callable:
+    def method(self: Moments, other: Any) -> Any:
+        return dispatch(func, (other, self) if reverse else (self, other), {})
+
+    method.__name__ = f"{'r' if reverse else ''}{func.__name__}"
+    return method
+
+
+# Operators that torch writes in Python, which torch.compile does not find in a table: as the function they stand for.
+_PYTHON_OPERATORS: dict[str, Callable] = {"sub": torch.sub, "truediv": torch.div, "pow": torch.pow}
+setattr(Moments, "__pow__", _operator(torch.pow, reverse=False))  # noqa: B010
+for _name, _func in _PYTHON_OPERATORS.items():
+    setattr(Moments, f"__r{_name}__", _operator(_func, reverse=True))
 
 # Every public method and operator of a tensor exists on Moments and goes through the same door, so
 # that one without a rule is refused by name instead of failing as a missing attribute.

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import bedl
 from bedl.nn import GaussianLayer, GaussianMultiheadAttention
@@ -161,15 +162,50 @@ def test_root_layer_hooks_mode_and_frozen_weights():
     assert not any(p.requires_grad for p in bayesian.parameters())
 
 
-@pytest.mark.parametrize("derive", [torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.spectral_norm])
-def test_computed_weights_are_not_converted_silently(derive):
-    net = nn.Sequential(derive(nn.Linear(3, 2)))
-    if type(net[0]) is nn.Linear:
-        with pytest.raises(bedl.BEDLError, match=r"weight_norm.*exclude='0'"):
-            bedl.bayesianize(net)
-    else:  # a parametrised layer has a class of its own, which is not converted
-        with pytest.raises(bedl.BEDLError, match="no layer to convert"):
-            bedl.bayesianize(net)
+NORMS = [
+    nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm, nn.utils.weight_norm,
+    nn.utils.spectral_norm, nn.utils.parametrizations.orthogonal,
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("derive", NORMS)
+@pytest.mark.parametrize("training", [True, False])
+def test_computed_weights_become_means(derive, training):
+    net = nn.Sequential(derive(nn.Conv2d(3, 4, 3)), nn.Flatten(), derive(nn.Linear(16, 2))).train(training)
+    x = torch.randn(5, 3, 4, 4)
+    net(x)
+    bayesian = bedl.bayesianize(net, init_logvar=-float("inf"))
+    assert isinstance(bayesian[0], bedl.GaussianConv2d)
+    assert isinstance(bayesian[2], bedl.GaussianLinear)
+    assert bayesian.training == training
+    torch.testing.assert_close(bayesian(x).loc, net.eval()(x), rtol=1e-5, atol=1e-6)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    assert set(bayesian.state_dict()) == set(bedl.bayesianize(plain).state_dict())
+    assert not torch.equal(bedl.bayesianize(net, include=nn.Linear)(x).variance, torch.zeros(5, 2))
+
+
+def test_weights_computed_otherwise_are_not_converted_silently():
+    net = nn.Sequential(nn.Linear(3, 2))
+    prune.l1_unstructured(net[0], "weight", 2)
+    with pytest.raises(bedl.BEDLError, match=r"computed.*exclude='0'"):
+        bedl.bayesianize(net)
+
+
+def test_weights_of_a_plain_model_are_loaded_as_means(net):
+    torch.manual_seed(5)
+    other, bayesian = copy.deepcopy(net), bedl.bayesianize(net, init_logvar=-3.0)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.normal_()
+    state = other.state_dict()
+    before = {name: t.clone() for name, t in bayesian.state_dict().items() if name.endswith("logvar")}
+    bayesian.load_state_dict(state)
+    assert list(state) == list(other.state_dict())  # what was given is left alone
+    assert all(torch.equal(bayesian.state_dict()[name], t) for name, t in before.items())
+    torch.testing.assert_close(bedl.deterministic(bayesian).eval()(torch.ones(2, 4)), other.eval()(torch.ones(2, 4)))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        bayesian.load_state_dict({name: t for name, t in state.items() if not name.startswith("first")})
 
 
 def test_converting_twice_changes_nothing(net):

@@ -19,6 +19,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from bedl.errors import BEDLError
 from bedl.nn import layers, recurrent
 from bedl.nn.attention import GaussianMultiheadAttention
+from bedl.nn.derived import copied, make_weights_plain, type_of
 
 GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.Linear: layers.GaussianLinear,
@@ -60,6 +61,8 @@ def bayesianize(
     `isinstance(x, torch.Tensor)` is warned of: with Moments it takes its other branch. Whether that matters
     `bedl.check(module, example_input)` finds out, as it needs an input: it runs both networks, with all variances
     zero, and names the module where they part.
+    Weights that are computed (weight norm, spectral norm, parametrisations) become means as they are now, free of
+    what computed them.
 
     Args:
         module: the network; it is not changed.
@@ -93,13 +96,14 @@ def bayesianize(
     _refuse_idle(module, "exclude", exclude)
     chosen = _selector(include, default=True)
     left_out = _selector(exclude, default=False)
-    result = copy.deepcopy(module)
+    result = copied(module)
     shared: dict[tuple[int, str], nn.Parameter] = {}
     originals: list[nn.Parameter] = []  # kept alive, so that ids stay theirs
     for name, layer in list(result.named_modules()):
-        twin = GAUSSIAN_TWINS.get(type(layer))
+        twin = GAUSSIAN_TWINS.get(type_of(layer))
         if twin is None or not chosen(name, layer) or left_out(name, layer):
             continue
+        make_weights_plain(layer)
         _refuse_derived_weights(name, layer, twin)
         before = {weight: layer._parameters[weight] for weight in twin.weight_names(layer)}
         layer.__class__ = twin
@@ -185,10 +189,9 @@ def _refuse_derived_weights(name: str, layer: nn.Module, twin: type[layers.Gauss
     missing = [weight for weight in twin.weight_names(layer) if weight not in layer._parameters]
     if missing:
         raise BEDLError(
-            f"bayesianize: the {missing[0]} of layer '{name}' ({type(layer).__name__}) is computed, not a parameter, "
-            "as weight_norm and spectral_norm do. Remove that first (torch.nn.utils.remove_weight_norm, or "
-            "torch.nn.utils.parametrize.remove_parametrizations), or leave the layer out with "
-            f"exclude={name!r}."
+            f"bayesianize: the {missing[0]} of layer '{name}' ({type(layer).__name__}) is computed by code that is not "
+            "known here, not a parameter. Remove that first (after pruning, torch.nn.utils.prune.remove), or leave the "
+            f"layer out with exclude={name!r}."
         )
 
 
@@ -208,7 +211,7 @@ def _selector(choice: Selector, default: bool) -> Callable[[str, nn.Module], boo
     if isinstance(choice, str):
         return lambda name, module: fnmatch.fnmatchcase(name, choice) or fnmatch.fnmatchcase(name, f"{choice}.*")
     if isinstance(choice, type):
-        return lambda name, module: type(module) is choice
+        return lambda name, module: type_of(module) is choice
     if callable(choice):
         return choice
     if isinstance(choice, Iterable):

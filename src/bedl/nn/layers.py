@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bedl.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
 from bedl.nn.draws import noise_of_rows, point_value, same_numbers
+from bedl.nn.guests import meet_guests
 from bedl.rules.weights import LayerWeight
 
 INIT_LOGVAR = -9.0
@@ -174,6 +175,7 @@ class GaussianLayer(nn.Module):
                 cast(Tensor, self.bias).zero_()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        meet_guests()
         if not self.is_sampling:
             return super().forward(*args, **kwargs)
         args, kwargs = tuple(point_value(x) for x in args), {name: point_value(x) for name, x in kwargs.items()}
@@ -228,6 +230,10 @@ class GaussianLayer(nn.Module):
         """A correction belongs to the weights it was fitted for: it comes with their state, and goes with it."""
         if self.prepared is not None:
             raise BEDLError("load_state_dict: inside `with bedl.frozen(...)` weights are constants; load them outside")
+        for name in self.gaussian_parameters:  # of a plain model: its weights are the means, variances stay
+            if f"{prefix}{name}" in state_dict and f"{name}_mean" in self._parameters:
+                state_dict[f"{prefix}{name}_mean"] = state_dict.pop(f"{prefix}{name}")
+                state_dict.setdefault(f"{prefix}{name}_logvar", self._parameters[f"{name}_logvar"])
         if any(f"{prefix}{name}_mean" in state_dict for name in self.gaussian_parameters):
             factor = state_dict.get(f"{prefix}covariance_factor")
             device = cast(Tensor, self.weight_mean).device if factor is not None else None

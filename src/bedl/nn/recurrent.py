@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from bedl.moments import Moments
+from bedl.nn.draws import point_value
+from bedl.nn.guests import meet_guests
 from bedl.nn.layers import _LOGVAR_JITTER, GaussianLayer
 from bedl.rules.recurrent import gru_step, lstm_step, rnn_step
 from bedl.rules.weights import LayerWeight
@@ -109,8 +111,9 @@ class _GaussianSequenceLayer(_Recurrent):
         return super().__getattr__(name)
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
+        meet_guests()
         if self.is_sampling:
-            return super().forward(input, hx)
+            return super().forward(_drawn(input), _drawn(hx))
         weights = self._weights()
         return self._in_any_form(input, hx, lambda x, state, mask: self._all_layers(weights, x, state, mask))
 
@@ -118,8 +121,6 @@ class _GaussianSequenceLayer(_Recurrent):
         """The output with weights drawn *once for each sequence*."""
 
         def run(x: Operand, state: State, mask: Tensor | None) -> tuple[Operand, State]:
-            x, *drawn = (t.sample() if isinstance(t, Moments) else t for t in (x, *state))
-
             def one(x: Tensor, mask: Tensor | None, *state: Tensor) -> Any:
                 several = [t.unsqueeze(1) for t in (x, *state)]
                 rows = None if mask is None else mask.unsqueeze(1)
@@ -128,7 +129,7 @@ class _GaussianSequenceLayer(_Recurrent):
 
             in_dims = (1, None if mask is None else 1, *[1] * len(state))
             each: Any = torch.func.vmap(one, in_dims, 1, randomness="different")
-            return each(x, mask, *drawn)
+            return each(x, mask, *state)
 
         return self._in_any_form(input, hx, run)
 
@@ -208,6 +209,13 @@ class _GaussianSequenceLayer(_Recurrent):
         return torch.stack(outputs), state
 
 
+def _drawn(value: Any) -> Any:
+    """A draw of Moments, also of those that are packed or in a tuple."""
+    if isinstance(value, PackedSequence):
+        return PackedSequence(_drawn(value.data), value.batch_sizes, value.sorted_indices, value.unsorted_indices)
+    return tuple(_drawn(part) for part in value) if isinstance(value, tuple) else point_value(value)
+
+
 def _reordered(t: Operand, order: Tensor | None) -> Operand:
     return t if order is None else t.index_select(1, order)
 
@@ -247,19 +255,18 @@ class _GaussianCell(_Recurrent):
     weight_hh: Any = property(lambda self: self.gaussian("weight_hh"))
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
+        meet_guests()
         if self.is_sampling:
-            return super().forward(input, hx)
+            return super().forward(_drawn(input), _drawn(hx))
         return self._in_any_form(input, hx, lambda x, state: self._next(self._weights(), x, state))
 
     def sample(self, input: Operand, hx: Any = None) -> Any:
         def run(x: Operand, state: State) -> State:
-            drawn = [t.sample() if isinstance(t, Moments) else t for t in (x, *state)]
-
             def one(*point: Tensor) -> State:
                 x, *state = (t.unsqueeze(0) for t in point)
                 return tuple(t.squeeze(0) for t in self._next(self._drawn_weights(), x, tuple(state)))
 
-            return torch.func.vmap(one, randomness="different")(*drawn)
+            return torch.func.vmap(one, randomness="different")(x, *state)
 
         return self._in_any_form(input, hx, run)
 

@@ -26,7 +26,8 @@ from bedl.rules.numerical import expectation
 from bedl.rules.rectified import rectified
 
 _LOG_NORMAL = "as if log-normal, with the mean and variance of the positive part"
-_MOST_NODES = 64  # an integer power p takes p + 1 nodes
+# p + 1 nodes integrate the square of a polynomial of degree p; made beforehand, as torch.compile wants constants.
+_NODES = {exponent: gauss.hermite(exponent + 1) for exponent in range(5, 21)}
 
 
 def _log_normal(plain: Callable[..., Tensor], origin: float = 0.0) -> Callable[[Callable], Callable[..., Moments]]:
@@ -117,16 +118,16 @@ def reciprocal(input: Moments) -> Moments:
 
 
 def _whole_power(input: Moments, exponent: int) -> Moments:
-    """Exact: p + 1 nodes integrate the square of a polynomial of degree p."""
+    """Exact: the rule integrates its square."""
 
     @elementwise(lambda m: m**exponent)
     def rule(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return expectation(lambda x: x**exponent, m, v, gauss.hermite(exponent + 1))
+        return expectation(lambda x: x**exponent, m, v, _NODES[exponent])
 
     return rule(input)
 
 
-@approximate("exact for whole exponents; others " + _LOG_NORMAL)
+@approximate(f"exact for exponents 1, 2, … {max(_NODES)}; others " + _LOG_NORMAL)
 def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -> Moments:
     if isinstance(exponent, Moments):
         return _exponential(input, exponent)
@@ -137,7 +138,7 @@ def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -
         return Moments(torch.ones_like(input.loc), 0.0)
     if exponent in (1, 2, 3, 4):
         return activation.small_power(input, int(exponent))
-    if exponent == int(exponent) and 0 < exponent < _MOST_NODES:
+    if exponent in _NODES:
         return _whole_power(input, int(exponent))
     return _signed_power(input, float(exponent))
 

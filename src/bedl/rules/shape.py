@@ -25,8 +25,8 @@ def moves(func: Callable) -> Callable[..., Any]:
     def rule(input: Moments, *args: Any, **kwargs: Any) -> Any:
         loc, variance = func(input.loc, *args, **kwargs), func(input.variance, *args, **kwargs)
         if isinstance(loc, Tensor):
-            return Moments(loc, variance)
-        return type(loc)(Moments(a, b) for a, b in zip(loc, variance, strict=True))
+            return input.moved(loc, variance)
+        return type(loc)(input.moved(a, b) for a, b in zip(loc, variance, strict=True))
 
     rule.__name__ = getattr(func, "__name__", "moves")
     return rule
@@ -48,7 +48,7 @@ def moves_like(func: Callable) -> Callable[..., Any]:
 def getitem(input: Moments | Tensor, index: Any) -> Moments:
     if not isinstance(input, Moments) or isinstance(index, Moments):
         raise refusal(torch.Tensor.__getitem__, "the index is random")
-    return Moments(input.loc[index], input.variance[index])
+    return input.moved(input.loc[index], input.variance[index])
 
 
 def setitem(input: Moments | Tensor, index: Any, value: Any) -> None:

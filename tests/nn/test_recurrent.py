@@ -162,6 +162,36 @@ def test_sampled_in_every_form():
     assert alone.shape == (5, 4)
 
 
+class Unrolled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4)
+
+    def forward(self, x):
+        state = None
+        for row in x.unbind(1):
+            state = self.cell(row, state)
+        return state
+
+
+def test_cells_draw_once_per_sequence():
+    """A loop over a cell has the spread of the layer, whose weights are drawn once."""
+    torch.manual_seed(0)
+    layer = bedl.bayesianize(nn.GRU(3, 4, batch_first=True), init_logvar=-4.0)
+    loop = bedl.bayesianize(Unrolled())
+    for name in ("weight_ih", "weight_hh"):
+        for part in ("mean", "logvar"):
+            setattr(loop.cell, f"{name}_{part}", getattr(layer, f"{name}_l0_{part}"))
+    loop.cell.bias_ih, loop.cell.bias_hh = layer.bias_ih_l0, layer.bias_hh_l0
+    x = torch.rand(3, 6, 3) + 1
+    torch.testing.assert_close(loop(x).variance, layer(x)[1][0].variance)
+    with torch.no_grad(), bedl.sampled(loop), bedl.sampled(layer):
+        several = x.repeat(500, 1, 1)
+        loops = torch.cat([loop(several).unflatten(0, (500, 3)) for _ in range(3)])
+        layers = torch.cat([layer(several)[1][0].unflatten(0, (500, 3)) for _ in range(3)])
+    assert (loops.std(0) / layers.std(0) - 1).abs().max() < 0.12
+
+
 def test_mixture_is_exact_for_independent_parts():
     torch.manual_seed(0)
     parts = [Moments(torch.randn(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)) for _ in range(3)]

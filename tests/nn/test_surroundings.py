@@ -1,0 +1,76 @@
+"""Other people's machinery around Moments: einops, torch.compile, torch.jit.trace, torch's own encoder."""
+
+import pytest
+import torch
+from torch import nn
+
+import bedl
+from bedl import Moments
+
+
+def test_einops():
+    einops = pytest.importorskip("einops")
+    layers = pytest.importorskip("einops.layers.torch")
+    h = bedl.GaussianLinear(3, 4)(torch.randn(2, 6, 3))
+    rearranged = einops.rearrange(h, "n (a b) c -> n c a b", a=2)
+    assert torch.equal(rearranged.variance, einops.rearrange(h.variance, "n (a b) c -> n c a b", a=2))
+    assert torch.equal(einops.repeat(h, "n t c -> n t c k", k=2).variance[..., 1], h.variance)
+    mean = einops.reduce(h, "n t c -> n c", "mean")
+    torch.testing.assert_close(mean.variance, h.variance.sum(1) / 36)
+    net = nn.Sequential(nn.Linear(3, 4), layers.Rearrange("n t c -> n (t c)"), nn.Linear(24, 2))
+    x = torch.randn(2, 6, 3)
+    torch.testing.assert_close(bedl.bayesianize(net, init_logvar=-float("inf"))(x).loc, net(x))
+
+
+class Products(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        a, b = self.a(x), self.b(x)
+        scores = a @ b.transpose(-1, -2)
+        return 1 - (torch.ones(3, 3) @ scores @ b.new_ones(3, 2)) ** 5 / 3 + 2 / (a @ x.mT).square().add(1)[..., :2]
+
+
+class Positive(Products):
+    def forward(self, x):
+        h = self.a(x).square() + 1
+        top, _ = torch.topk(torch.rsqrt(h) + torch.log(h) + h**0.3 + torch.erf(h) + 2 / h, 2)
+        return top.clamp(torch.zeros(2), torch.ones(2)).index_add(1, torch.tensor([0, 0]), top[:, :2])
+
+
+@pytest.mark.parametrize("kind", [Products, Positive])
+def test_operators_and_new_rules_are_captured_whole(kind):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net, x = bedl.bayesianize(kind()), torch.randn(2, 3, 4)
+    compiled = torch.compile(net, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x).variance, net(x).variance)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
+def test_jit_is_refused_in_one_line():
+    with pytest.raises(bedl.BEDLError, match=r"^torch\.jit\.trace cannot follow Moments; use bedl\.export.*$"):
+        torch.jit.trace(bedl.bayesianize(nn.Linear(3, 2)), torch.ones(1, 3))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+def test_transformer_encoder_with_a_padding_mask(nested, grad):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+    x, padding = torch.randn(3, 5, 16), torch.zeros(3, 5, dtype=torch.bool)
+    padding[0, 3:] = True
+    with torch.set_grad_enabled(grad):
+        plain = net(x, src_key_padding_mask=padding)
+        certain = bedl.bayesianize(net, init_logvar=-float("inf"))(x, src_key_padding_mask=padding)
+        y = bedl.bayesianize(net)(x, src_key_padding_mask=padding)
+        moved = x.clone()
+        moved[0, 3:] += 1  # what is padded does not matter
+        same = bedl.bayesianize(net)(moved, src_key_padding_mask=padding)
+    torch.testing.assert_close(certain.loc[~padding], plain[~padding], rtol=1e-4, atol=1e-5)
+    assert isinstance(y, Moments)
+    torch.testing.assert_close(y.variance[~padding], same.variance[~padding])
