@@ -173,8 +173,7 @@ def mills(x: Tensor) -> Tensor:
 
 def _unit_steps() -> tuple[list[float], list[list[float]], list[float]]:
     """Nodes u on [0, 2], six to each half; weights of the integrals over each half; and of the hat function."""
-    first, second = gauss.legendre(6, 0.0, 1.0), gauss.legendre(6, 1.0, 2.0)
-    u, w = np.array(first[0] + second[0]), np.array(first[1] + second[1])
+    u, w = (np.array(t) for t in gauss.joined(gauss.legendre(6, 0.0, 1.0), gauss.legendre(6, 1.0, 2.0)))
     halves = np.stack([w * (u < 1), w * (u > 1)], -1)
     return u.tolist(), halves.tolist(), (w * np.minimum(u, 2 - u)).tolist()
 

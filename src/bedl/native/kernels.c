@@ -1,7 +1,7 @@
 /* What uncompiled PyTorch is slow at: long chains of arithmetic on each number of a float32 tensor, in one pass.
  *
  * Each kernel is the twin of a function in Python, which is the reference and runs wherever this file does not:
- * bedl.special.tail_moments, bedl.rules.activation, bedl.heads._clocks. NaN stays NaN. Loops have no branches, so that
+ * bedl.special.tail_moments, bedl.rules.rectified, bedl.heads.race.clocks. NaN stays NaN. Loops have no branches, so that
  * compilers turn them into vector instructions; see `hatch_build.py` for how this is built, `__init__.py` for its use.
  */
 #include <math.h>
@@ -173,6 +173,9 @@ typedef struct {
     float *log_survival, *log_density, *by_m, *by_v;
 } Clock;
 
+/* Standard deviations (times sqrt 2) of the widest component, as in bedl.heads.race.clocks. */
+#define FARTHEST 30.0f
+
 INLINE void clock_of(int components, int slopes, int64_t count, float m, float v, Clock at) {
     const float *restrict nodes = at.nodes;
     float *restrict log_survival = at.log_survival, *restrict log_density = at.log_density;
@@ -183,11 +186,12 @@ INLINE void clock_of(int components, int slopes, int64_t count, float m, float v
         mean[r] = at.mixture[3 * r + 1] - m;
         inverse[r] = 1 / sqrtf(2 * (at.mixture[3 * r + 2] + v));
     }
+    const float reach = FARTHEST / inverse[0];
     const float limit = 0.5f + 3 * sqrtf(v) * v / (v + 12) - v - m;
     for (int64_t t = 0; t < count; t++) {
-        float u = nodes[t], shift = u < limit ? v : 0.0f;
-        float reference = (mean[0] - u - shift) * inverse[0];
-        reference *= reference;
+        float time = nodes[t], shift = time < limit ? v : 0.0f, middle = mean[0] - shift;
+        float u = larger(smaller(time, middle + reach), middle - reach); /* farther out squares lose their digits */
+        float distance = (middle - u) * inverse[0], reference = distance * distance;
         float survival = 0.5f, moved = 0.5f, density = 0.0f, slope = 0.0f, curve = 0.0f;
         UNROLLED for (int r = 0; r < components; r++) {
             float d = (mean[r] - u) * inverse[r], g = d - shift * inverse[r];
@@ -200,15 +204,16 @@ INLINE void clock_of(int components, int slopes, int64_t count, float m, float v
             curve += 2 * inverse[r] * (g * e1 - inverse[r] * e);
         }
         float there = larger(moved, 1e-4f); /* above that wherever it is used */
-        float early = m + u + 0.5f * v + log_of(there), late = log_of(density) - reference;
+        float early = m + time + 0.5f * v + log_of(there);
+        float late = log_of(density) - reference + 2 * distance * inverse[0] * (time - u);
         log_survival[t] = log_of(larger(survival, 1.42108547e-14f)); /* eps^2 */
-        log_density[t] = u < limit ? early : late;
+        log_density[t] = time < limit ? early : late;
         if (slopes) {
             float ratio = exp_of(-reference) / there, share = 1 / density;
             float early_m = 1 - density * ratio, late_m = slope * share;
             float early_v = 0.5f - (density + 0.5f * slope) * ratio, late_v = 0.5f * curve * share;
-            by_m[t] = u < limit ? early_m : late_m;
-            by_v[t] = u < limit ? early_v : late_v;
+            by_m[t] = time < limit ? early_m : late_m;
+            by_v[t] = time < limit ? early_v : late_v;
         }
     }
 }

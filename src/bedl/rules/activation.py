@@ -31,14 +31,15 @@ def leaky_relu(m: Tensor, v: Tensor, negative_slope: float | Tensor = 0.01) -> t
     above, variance_above = rectified(m, v)
     below, variance_below = rectified(-m, v)
     a = negative_slope
-    return above - a * below, variance_above + a * a * variance_below + 2 * a * above * below
+    # the product of both first: one of them is 0 where the other is huge; and in the tails rounding is all that is left
+    return above - a * below, (variance_above + a * a * variance_below + 2 * a * (above * below)).clamp_min(0)
 
 
 @elementwise()
 def absolute(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     above, variance_above = rectified(m, v)
     below, variance_below = rectified(-m, v)
-    return above + below, variance_above + variance_below - 2 * above * below
+    return above + below, (variance_above + variance_below - 2 * (above * below)).clamp_min(0)
 
 
 def prelu(input: Moments, weight: Tensor) -> Moments:
@@ -49,14 +50,20 @@ def prelu(input: Moments, weight: Tensor) -> Moments:
     return leaky_relu(input, weight)
 
 
+def _variance_of_exp(m: Tensor, v: Tensor) -> Tensor:
+    """e^{2m + v}(e^v − 1), in an order in which nothing overflows that does not in the end."""
+    high = torch.exp(m + v)
+    return high * (high * -special.expm1(-v))
+
+
 @elementwise(torch.exp)
 def exp(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.exp(m + 0.5 * v), torch.exp(2 * m + v) * special.expm1(v)
+    return torch.exp(m + 0.5 * v), _variance_of_exp(m, v)
 
 
 @elementwise(torch.expm1)
 def expm1(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return special.expm1(m + 0.5 * v), torch.exp(2 * m + v) * special.expm1(v)
+    return special.expm1(m + 0.5 * v), _variance_of_exp(m, v)
 
 
 @elementwise(torch.sin)
@@ -74,19 +81,19 @@ def cos(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @elementwise(torch.square)
 def square(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return m * m + v, 2 * v * (v + 2 * m * m)
+    return m * m + v, 2 * v * v + 4 * m * (m * v)  # m² may overflow where m²v does not
 
 
 @elementwise(lambda m: m**3)
 def _cube(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    m2 = m * m
-    return m * (m2 + 3 * v), v * (9 * m2 * m2 + 36 * m2 * v + 15 * v * v)
+    m2v = m * (m * v)
+    return m * (m * m + 3 * v), 9 * m * (m * m2v) + v * (36 * m2v + 15 * v * v)
 
 
 @elementwise(lambda m: m**4)
 def _fourth(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    m2 = m * m
-    return m2 * (m2 + 6 * v) + 3 * v * v, 8 * v * (2 * m2**3 + v * (21 * m2 * m2 + v * (48 * m2 + 12 * v)))
+    m2, m2v, m3s = m * m, m * (m * v), m * (m * (m * std(v)))
+    return m2 * m2 + 6 * m2v + 3 * v * v, 16 * m3s * m3s + 168 * m2v * m2v + v * v * (384 * m2v + 96 * v * v)
 
 
 def small_power(input: Moments, exponent: int) -> Moments:

@@ -32,7 +32,7 @@ def _loc(x: Operand) -> Any:
 
 def _variance(x: Operand, scale: Any = 1) -> Any:
     """Variance of scale·x; 0 for a constant."""
-    return x.variance * _squared(scale) if isinstance(x, Moments) else 0.0
+    return _scaled(x.variance, scale) if isinstance(x, Moments) else 0.0
 
 
 def add(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
@@ -54,10 +54,16 @@ def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
     return sub(other, input, alpha=alpha)
 
 
-def _squared(constant: Any) -> Any:
-    if isinstance(constant, Tensor) and constant.is_floating_point():
-        constant = constant.to(variance_dtype(constant.dtype))
-    return constant * constant
+def _wide(constant: Tensor) -> Tensor:
+    return constant.to(variance_dtype(constant.dtype)) if constant.is_floating_point() else constant
+
+
+def _scaled(variance: Tensor, constant: Any) -> Any:
+    """variance·constant²; the square by itself may overflow, or vanish, where the result does not."""
+    if isinstance(constant, Tensor):
+        return variance * _wide(constant) * _wide(constant)
+    moderate = constant == 0 or 1e-18 < abs(constant) < 1e18
+    return variance * (constant * constant) if moderate else variance * constant * constant
 
 
 def mul(input: Operand, other: Operand) -> Moments:
@@ -65,11 +71,10 @@ def mul(input: Operand, other: Operand) -> Moments:
         return square(input)
     if isinstance(input, Moments) and isinstance(other, Moments):
         a, b = input.variance, other.variance
-        m2_a, m2_b = _squared(input.loc), _squared(other.loc)
-        return Moments(input.loc * other.loc, a * b + a * m2_b + b * m2_a)
+        return Moments(input.loc * other.loc, a * b + _scaled(a, other.loc) + _scaled(b, input.loc))
     random, constant = (input, other) if isinstance(input, Moments) else (other, input)
     constant = _constant(constant, torch.mul)
-    return Moments(random.loc * constant, random.variance * _squared(constant))  # type: ignore[union-attr]
+    return Moments(random.loc * constant, _scaled(random.variance, constant))  # type: ignore[union-attr]
 
 
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Moments:
@@ -78,7 +83,8 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
         raise refusal(torch.div, "rounding jumps")
     divisor = _constant(other, torch.div)
     assert isinstance(input, Moments)
-    return Moments(input.loc / divisor, input.variance / _squared(divisor))
+    wide = _wide(divisor) if isinstance(divisor, Tensor) else divisor
+    return Moments(input.loc / divisor, input.variance / wide / wide)
 
 
 def where(condition: Tensor, input: Operand, other: Operand) -> Moments:

@@ -42,7 +42,7 @@ def _elu_forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
 
     mean = torch.where(small, mean_small, mean_wide)
     variance = torch.where(small, variance_small, variance_wide)
-    return above - alpha * mean, variance_above + alpha * alpha * variance + 2 * alpha * above * mean
+    return above - alpha * mean, variance_above + alpha * alpha * variance + 2 * alpha * (above * mean)
 
 
 def _negative_exponential(m: Tensor, v: Tensor, sigma: Tensor, r: Tensor, pdf: Tensor, n: int) -> Tensor:

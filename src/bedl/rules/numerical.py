@@ -21,7 +21,7 @@ from bedl.moments import Moments
 from bedl.rules._marks import approximate, elementwise
 from bedl.rules.arithmetic import mul
 from bedl.rules.rectified import rectified
-from bedl.special import normal_cdf, normal_pdf, standardize, std
+from bedl.special import FAR, normal_cdf, normal_pdf, standardize, std
 
 Function = Callable[[Tensor], Tensor]
 _SWITCH = 1.25  # the σ from which the asymptote is split off
@@ -29,9 +29,12 @@ _REACH = 18.0  # where e^{−|x|} has fallen to 1.5e-8
 _FAR = 7.0  # standard deviations that a piecewise rule spans
 
 
+_NEAR = 8.0  # standard deviations within which a value lies for all that matters
+_GONE = {torch.float32: 100.0, torch.float64: 800.0}  # where e^{−|x|} is 0
+
+_SMOOTH = gauss.hermite(28)
 # over [−REACH, REACH], split at 0, where the asymptotes have their kink or step
-_LEFT, _RIGHT = gauss.legendre(24, -_REACH, 0.0), gauss.legendre(24, 0.0, _REACH)
-_SMOOTH, _REMAINDER = gauss.hermite(28), (_LEFT[0] + _RIGHT[0], _LEFT[1] + _RIGHT[1])
+_REMAINDER = gauss.joined(gauss.legendre(24, -_REACH, 0.0), gauss.legendre(24, 0.0, _REACH))
 
 
 def expectation(
@@ -85,26 +88,45 @@ def quadrature(function: Function, nodes: int = 32, kinks: Sequence[float] = ())
 
 
 def _split(
-    function: Function, asymptote: Function, asymptote_moments: Callable, m: Tensor, v: Tensor
+    function: Function,
+    asymptote: Function,
+    asymptote_moments: Callable,
+    m: Tensor,
+    v: Tensor,
+    remainder_rule: gauss.Rule = _REMAINDER,
+    gone: float | None = None,
+    narrow: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of `function`, splitting off its asymptote where σ is large.
+    """Mean and variance of `function`, splitting off its asymptote where σ is large, or 0 far away.
 
     With g = a + ρ:  E g = E a + E ρ,  Var g = Var a + 2 E[(a − E a)ρ] + E ρ² − (E ρ)².
+
+    Args:
+        function, asymptote: g and a.
+        asymptote_moments: of m and v: mean and variance of a.
+        m, v: shapes (*), (*)
+        remainder_rule: nodes and weights of integrals over ρ.
+        gone: |x| from which ρ is 0, so that g need not be evaluated: beside a large m, steps of σ are lost in rounding.
+        narrow: of m and v: the moments where σ is small; by Gauss–Hermite quadrature if it is not said.
     """
+    narrow = narrow or (lambda m, v: expectation(function, m, v))
+    gone = gone or _GONE[m.dtype]
     wide = v >= _SWITCH * _SWITCH
+    near = (m.abs() <= gone + _NEAR * std(v)) & ~wide
     # each branch sees the other's entries replaced by harmless ones
-    mean_narrow, variance_narrow = expectation(function, m, torch.where(wide, 0.0, v))
-    v_wide = torch.where(wide, v, _SWITCH * _SWITCH)
-    sigma = v_wide.sqrt()
-    x, w = gauss.tensors(_REMAINDER, m)
+    mean_narrow, variance_narrow = narrow(torch.where(near, m, 0.0), torch.where(near, v, 0.0))
+    sigma = torch.where(wide, v, _SWITCH * _SWITCH).sqrt().unsqueeze(-1)
+    x, w = gauss.tensors(remainder_rule, m)
     base = asymptote(x)
     remainder = function(x) - base
     integrands = torch.stack([remainder, base * remainder, remainder.square()], -1) * w.unsqueeze(-1)  # (nodes, 3)
-    density = normal_pdf((x - m.unsqueeze(-1)) / sigma.unsqueeze(-1)) / sigma.unsqueeze(-1)
+    distance = (x - torch.where(wide, m, 0.0).unsqueeze(-1)) / sigma
+    density = normal_pdf(distance.clamp(-FAR, FAR)) / sigma
     mean, mixed, squared = (density @ integrands).unbind(-1)
-    base_mean, base_variance = asymptote_moments(m, v_wide)
+    base_mean, base_variance = asymptote_moments(torch.where(near, 0.0, m), torch.where(near, 1.0, v))
     variance = base_variance + 2 * (mixed - base_mean * mean) + (squared - mean * mean)
-    return torch.where(wide, base_mean + mean, mean_narrow), torch.where(wide, variance, variance_narrow)
+    mean_far, variance_far = torch.where(wide, base_mean + mean, base_mean), torch.where(wide, variance, base_variance)
+    return torch.where(near, mean_narrow, mean_far), torch.where(near, variance_narrow, variance_far.clamp_min(0))
 
 
 def _step_moments(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +139,7 @@ def _step(x: Tensor) -> Tensor:
 
 
 _SPLIT = "quadrature, relative error ≤ 1e-4"
-hardswish = quadrature(F.hardswish, nodes=20, kinks=(-3.0, 3.0))
+_HARD = gauss.joined(gauss.legendre(24, -3.0, 0.0), gauss.legendre(24, 0.0, 3.0))
 
 
 def _like_relu(function: Function, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,10 +177,26 @@ def mish(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return _like_relu(F.mish, m, v)
 
 
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """F.gelu, whose slope in the form with tanh is NaN from |x| = 1e13 on, where x³ overflows."""
+    if approximate == "none":
+        return F.gelu(x)
+    return torch.where(x > 30, x, F.gelu(x.clamp(-30, 30), approximate=approximate))
+
+
 @approximate(_SPLIT)
-@elementwise(F.gelu)
+@elementwise(_gelu)
 def gelu(m: Tensor, v: Tensor, approximate: str = "none") -> tuple[Tensor, Tensor]:
-    return _like_relu(lambda x: F.gelu(x, approximate=approximate), m, v)
+    return _like_relu(lambda x: _gelu(x, approximate), m, v)
+
+
+@approximate(_SPLIT)
+@elementwise(F.hardswish)
+def hardswish(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def narrow(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return expectation(F.hardswish, m, v, gauss.legendre(20), kinks=(-3.0, 3.0))
+
+    return _split(F.hardswish, torch.relu, rectified, m, v, _HARD, gone=3.0, narrow=narrow)
 
 
 @approximate(_SPLIT)
@@ -167,8 +205,13 @@ def softplus(m: Tensor, v: Tensor, beta: float = 1.0, threshold: float = 20.0) -
     def unit(x: Tensor) -> Tensor:
         return F.softplus(x, threshold=threshold)
 
-    mean, variance = _like_relu(unit, beta * m, beta * beta * v)
-    return mean / beta, variance / (beta * beta)
+    if beta <= 1:
+        mean, variance = _like_relu(unit, beta * m, beta * beta * v)
+        return mean / beta, variance / (beta * beta)
+    huge = (m.abs() > 1e30) | (v > 1e30)  # there it is ReLU, and in its own scale would overflow
+    mean, variance = _like_relu(unit, beta * torch.where(huge, 0.0, m), beta * beta * torch.where(huge, 0.0, v))
+    mean_huge, variance_huge = rectified(m, v)
+    return torch.where(huge, mean_huge, mean / beta), torch.where(huge, variance_huge, variance / (beta * beta))
 
 
 @approximate(_SPLIT)

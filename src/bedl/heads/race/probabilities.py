@@ -157,7 +157,8 @@ def pull_back(
         own = by_unnormalised[..., None] * race.when
         through_l = own.sum(-2) if by_survival is None else own.sum(-2) + by_survival
     if by_rate is not None:  # ... and of the rate
-        of_rate = (by_rate * torch.exp(-race.log_rate))[..., None, :] * race.hazard
+        # a rate below e^-80 decides nothing, and its inverse would be infinite
+        of_rate = (by_rate * torch.exp(-race.log_rate.clamp_min(-80.0)))[..., None, :] * race.hazard
         own = of_rate if own is None else own + of_rate
     assert own is not None
     assert through_l is not None

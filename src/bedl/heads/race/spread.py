@@ -62,12 +62,12 @@ def softmax_spread(m: Tensor, v: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]
 def _by_race(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     nodes, log_weight = race_nodes(m, v, COUNT, after=2.5, before=10.0)
     log_l, log_d, slope, _ = clocks(m, v, nodes, COMPONENTS)
-    hazard = torch.exp(log_d - log_l)  # shape: (*batch, C, T)
-    rate = hazard.sum(-2, keepdim=True)
-    log_density = log_l.sum(-2) + log_weight + rate[..., 0, :].log()
-    weight = torch.softmax(log_density, -1)[..., None, :] * (hazard / rate)  # of (class rings, at this time)
-    p = weight.sum(-1)
-    aleatoric = (weight * (rate - hazard)).sum(-1)
+    log_hazard = log_d - log_l  # shape: (*batch, C, T)
+    log_density = log_l.sum(-2) + log_weight + torch.logsumexp(log_hazard, -2)
+    # of (class rings, at this time); a share by itself, because hazards may all underflow
+    weight = torch.softmax(log_density, -1)[..., None, :] * torch.softmax(log_hazard, -2)
+    p, hazard = weight.sum(-1), log_hazard.exp()
+    aleatoric = (weight * (hazard.sum(-2, keepdim=True) - hazard)).sum(-1)
     w = m[..., None] + nodes[..., None, :]
     conditional = (weight * (-EULER - w - v[..., None] * slope)).sum((-1, -2))
     return p * (1 - p) - aleatoric, conditional
