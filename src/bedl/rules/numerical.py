@@ -50,7 +50,9 @@ def expectation(
     centre = function(m).unsqueeze(-1)
     deviation = function(m.unsqueeze(-1) + sigma.unsqueeze(-1) * z) - centre
     shift = (deviation * w).sum(-1, keepdim=True)
-    return (centre + shift).squeeze(-1), ((deviation - shift).square() * w).sum(-1)
+    residual = deviation - shift
+    # weighted before it is squared: far nodes have large values and small weights
+    return (centre + shift).squeeze(-1), (residual * (residual * w)).sum(-1)
 
 
 def _pieces(m: Tensor, sigma: Tensor, rule: gauss.Rule, kinks: Sequence[float]) -> tuple[Tensor, Tensor]:
