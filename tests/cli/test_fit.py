@@ -92,6 +92,24 @@ def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
     assert together.checkpoint is not None  # an interrupt could have gone on from there
 
 
+@pytest.mark.parametrize(
+    "named, expected",
+    [
+        (["a,b"], ("a", "b")),
+        (["a", "b"], ("a", "b")),
+        (["x,y"], ("x,y",)),
+        (["x,y", "a"], ("x,y", "a")),
+        (["a"], ("a",)),
+    ],
+)
+def test_targets_are_repeated_or_have_commas_between_them(tmp_path, named, expected):
+    from bedl.cli.fit import _targets
+    from bedl.data import open_table
+
+    (tmp_path / "t.csv").write_text('a,b,"x,y"\n1,2,3\n')
+    assert _targets(open_table(tmp_path / "t.csv"), named) == expected
+
+
 def test_nothing_to_resume(shelf, tmp_path):
     said = run("fit", shelf / "houses.csv", "-t", "price", "--out", tmp_path / "m", "--resume", ok=False)
     assert "no interrupted fit" in said.stderr

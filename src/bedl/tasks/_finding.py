@@ -53,7 +53,7 @@ def automatic(column: str) -> Task:
         task = get(name)
         if task.automatic and task.column == column:
             return task
-    raise UnknownTaskError(f"no task takes target columns of the kind {column!r} by itself; name one: {names()}")
+    raise UnknownTaskError(f"no task takes {column} targets by itself; name one of {', '.join(names())}")
 
 
 def meanings() -> dict[str, Meaning]:
