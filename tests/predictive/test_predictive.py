@@ -21,18 +21,19 @@ G = torch.Generator().manual_seed(0)
 def normal(n=5, d=2, seed=0):
     g = torch.Generator().manual_seed(seed)
     rand = lambda: torch.rand(n, d, generator=g, dtype=torch.float64)
-    return NormalPredictive(3 * rand() - 1, 0.1 + rand(), 0.05 + rand())
+    return NormalPredictive(3 * rand() - 1, 0.1 + rand(), 0.05 + rand(), 0.02 + rand())
 
 
 def classes(n=5, c=3, seed=0):
-    """Exactly: each point's softmax takes two values with probability one half."""
+    """Exactly: each point's softmax takes two values with probability one half; lambda keeps 0.7 of their entropy."""
     g = torch.Generator().manual_seed(seed)
     s = torch.softmax(2 * torch.randn(2, n, c, generator=g, dtype=torch.float64), -1)
     return CategoricalPredictive(
         log_probabilities=s.mean(0).log(),
-        epistemic=s.var(0, correction=0),
-        expected_entropy=-(s * s.log()).sum(-1).mean(0),
+        data=-0.7 * (s * s.log()).sum(-1).mean(0),
+        distributional=-0.3 * (s * s.log()).sum(-1).mean(0),
         vacuity=torch.rand(n, generator=g, dtype=torch.float64),
+        spread=s.var(0, correction=0),
     )
 
 
@@ -41,12 +42,17 @@ each_kind = pytest.mark.parametrize("p", KINDS, ids=lambda p: type(p).__name__)
 
 
 @each_kind
-def test_variances_add_up(p):
-    assert torch.allclose(p.aleatoric + p.epistemic, p.variance, atol=1e-12)
+def test_three_parts_add_up(p):
+    parts = [p.data, p.distributional, p.model]
+    assert all(bool((part >= 0).all()) for part in parts)
+    assert torch.allclose(sum(parts), p.total, atol=1e-12)
+    assert torch.allclose(p.total, p.entropy if p.task == "classification" else p.variance)
+    assert torch.equal(p.aleatoric, p.data)
+    assert torch.allclose(p.aleatoric + p.epistemic, p.total, atol=1e-12)
     assert torch.allclose(p.std.square(), p.variance)
-    assert torch.allclose(p.aleatoric_std.square() + p.epistemic_std.square(), p.variance)
-    assert (p.mutual_information >= 0).all()
-    assert torch.allclose(p.entropy - p.expected_entropy, p.mutual_information, atol=1e-12)
+    paper = p.paper_split()
+    assert torch.allclose(paper.aleatoric + paper.epistemic, p.variance, atol=1e-12)
+    assert set(p.outputs()) == set(p.output_names)
 
 
 @each_kind
@@ -86,7 +92,6 @@ def test_normal_against_scipy():
     assert np.allclose(several[1], truth.ppf(0.9))
     assert np.allclose(np.stack(p.interval(0.8)), several)
     assert np.allclose(p.entropy, truth.entropy().sum(-1))
-    assert np.allclose(p.mutual_information, (truth.entropy() - scipy.stats.norm(0, p.aleatoric_std).entropy()).sum(-1))
 
 
 def test_rescaling_is_a_change_of_units():
@@ -106,16 +111,16 @@ def test_classes_against_their_definition():
     p, g = classes(), torch.Generator().manual_seed(0)
     s = torch.softmax(2 * torch.randn(2, 5, 3, generator=g, dtype=torch.float64), -1)
     assert torch.allclose(p.probabilities, s.mean(0))
-    assert torch.allclose(p.aleatoric, (s * (1 - s)).mean(0))
+    assert torch.allclose(p.paper_split().aleatoric, (s * (1 - s)).mean(0))
     assert torch.allclose(p.variance, p.probabilities * (1 - p.probabilities))
     truth = torch.distributions.Categorical(probs=p.probabilities)
     assert torch.allclose(p.entropy, truth.entropy())
     information = (s * (s / s.mean(0)).log()).sum(-1).mean(0)  # the mean divergence of the members from the mean
-    assert torch.allclose(p.mutual_information, information)
+    assert torch.allclose(p.model, information)
     y = torch.tensor([0, 1, 2, 1, 0])
     assert torch.allclose(p.log_prob(y), truth.log_prob(y))
     assert torch.equal(p.label, p.probabilities.argmax(-1))
-    certain = CategoricalPredictive(*(torch.tensor([x]) for x in ([0.0, -math.inf], [0.0, 0.0], 0.0, 1.0)))
+    certain = CategoricalPredictive(*(torch.tensor([x]) for x in ([0.0, -math.inf], 0.0, 0.0, 1.0, [0.0, 0.0])))
     assert certain.entropy.item() == 0
 
 

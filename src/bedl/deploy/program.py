@@ -38,7 +38,7 @@ def export_program(
         ...     report = export_program(method, f"{folder}/model.pt2", example=torch.randn(20, 3))
         ...     outputs = torch.export.load(f"{folder}/model.pt2").module()(torch.zeros(7, 3))
         >>> {name: tuple(value.shape) for name, value in outputs.items()}
-        {'mean': (7, 1), 'std': (7, 1), 'aleatoric': (7, 1), 'epistemic': (7, 1)}
+        {'mean': (7, 1), 'std': (7, 1), 'aleatoric': (7, 1), 'epistemic': (7, 1), 'data': (7, 1), ...}
     """
     started, path = time.perf_counter(), Path(path)
     if path.suffix != ".pt2":

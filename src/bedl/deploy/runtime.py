@@ -38,7 +38,7 @@ class OnnxModel:
         ...     _ = export(method, f"{folder}/model.onnx", example=torch.randn(20, 3))
         ...     model = OnnxModel(f"{folder}/model.onnx")
         >>> sorted(model.predict(np.zeros((4, 3), dtype=np.float32)))
-        ['aleatoric', 'epistemic', 'mean', 'std']
+        ['aleatoric', 'data', 'distributional', 'epistemic', 'mean', 'model', 'std']
     """
 
     def __init__(self, path: str | Path, *, threads: int | None = None):

@@ -30,7 +30,9 @@ from bedl.nn.scaling import Standardize
 from bedl.predictive import Predictive
 from bedl.training.data import Points, stream_seed
 
-__all__ = ["BEDLEstimator", "parameters_of"]
+__all__ = ["PARTS", "BEDLEstimator", "parameters_of"]
+
+PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
 def parameters_of(other: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import validate_data
 
 from bedl import tasks
-from bedl.estimators.base import BEDLEstimator
+from bedl.estimators.base import PARTS, BEDLEstimator
 from bedl.estimators.inputs import check_targets
 
 __all__ = ["BEDLClassifier"]
@@ -71,16 +71,22 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
         """How unsure and why, as a pandas frame in *nats*.
 
-        ``total = aleatoric + epistemic``: the entropy of the probabilities, at most log(n_classes); the entropy that
-        would be left if the network were known (classes overlap); and the mutual information of label and network
-        (what more data would settle).
+        ``total = aleatoric + epistemic``: the entropy of the probabilities, at most log(n_classes). In three parts,
+        ``total = data + distributional + model``: what would be left if the class probabilities were known (classes
+        overlap: aleatoric), what is missing in evidence, and what the network may be (both epistemic: more data would
+        settle it). With several labels at once the columns end in the label's name or number.
         """
         import pandas
 
         prediction = self.predict_dist(X, X_var)
-        total = prediction.entropy.numpy().astype(np.float64)
-        aleatoric = np.minimum(prediction.expected_entropy.numpy().astype(np.float64), total)
-        columns = {"total": total, "aleatoric": aleatoric, "epistemic": total - aleatoric}
+        columns = {}
+        for part in PARTS:
+            values = getattr(prediction, part).numpy().astype(np.float64)
+            if values.ndim == 1:
+                columns[part] = values
+                continue
+            names = self.target_names_ or self.classes_
+            columns.update({f"{part}_{name}": values[:, i] for i, name in enumerate(names)})
         return pandas.DataFrame(columns, index=getattr(X, "index", None))
 
     # -- for the base class -----------------------------------------------------------------------

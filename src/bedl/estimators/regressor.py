@@ -9,7 +9,7 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from bedl.estimators.base import BEDLEstimator, parameters_of
+from bedl.estimators.base import PARTS, BEDLEstimator, parameters_of
 from bedl.estimators.inputs import check_targets, column_moments
 from bedl.heads import head_of
 
@@ -68,7 +68,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         >>> bool(abs(mean - y).max() < 1), std.shape
         (True, (200,))
         >>> list(model.uncertainty(X))
-        ['total', 'aleatoric', 'epistemic']
+        ['total', 'aleatoric', 'epistemic', 'data', 'distributional', 'model']
     """
 
     @parameters_of(BEDLEstimator.__init__)
@@ -110,15 +110,15 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
         """Where the spread comes from, as a pandas frame of *variances*, in the target's units squared.
 
-        ``total = aleatoric + epistemic``: noise in the data, and what the network does not know. With several targets
-        the columns end in the target's name or number: ``total_0``, …
+        ``total = aleatoric + epistemic``: noise, and what is not known. In three parts, ``total = data + distributional
+        + model``: noise (aleatoric), lack of evidence, and what the network may be (both epistemic). With several
+        targets the columns end in the target's name or number: ``total_0``, …
         """
         import pandas
 
         prediction = self.predict_dist(X, X_var)
         columns = {}
-        parts = {"aleatoric": prediction.aleatoric.numpy(), "epistemic": prediction.epistemic.numpy()}
-        parts = {"total": parts["aleatoric"] + parts["epistemic"], **parts}
+        parts = {name: getattr(prediction, name).numpy() for name in PARTS}
         for number, name in enumerate(self._target_names()):
             ending = "" if self.n_targets_ == 1 else f"_{name}"
             columns.update({f"{key}{ending}": values[:, number] for key, values in parts.items()})

@@ -39,7 +39,7 @@ class Head(nn.Module):
         >>> class KnownNoise(Head):
         ...     task, n_outputs = "regression", 1
         ...     def given(self, f):
-        ...         return NormalPredictive(f, torch.ones_like(f), torch.zeros_like(f))
+        ...         return NormalPredictive(f, torch.ones_like(f), torch.zeros_like(f), torch.zeros_like(f))
         >>> KnownNoise()(Moments(torch.zeros(3, 1), 1.0)).std.shape
         torch.Size([3, 1])
     """
@@ -60,6 +60,13 @@ class Head(nn.Module):
             f"{type(self).__name__} has no prior to compare with: train it without a regulariser that asks for one "
             "(regularizer=None), or write its divergence(f, y, evidence)"
         )
+
+    def log_ignorance(self, f: Moments | Tensor) -> Tensor:
+        """log of how little is known about lambda: 0 for nothing, log(1/n) where n observations are behind it.
+
+        f shape: (*batch, n_outputs) -> (*batch, k)
+        """
+        raise BEDLError(f"{type(self).__name__} does not say how much it knows: write its log_ignorance(f)")
 
     @property
     def complexity(self) -> float | Tensor:

@@ -12,7 +12,9 @@ from torch import Tensor
 from bedl.heads.base import Evidence, Head, serves
 from bedl.heads.race import (
     LOG_FLOOR,
+    dirichlet_entropy,
     dirichlet_kl,
+    expected_data_entropy,
     expected_dirichlet_kl,
     log_marginal,
     log_marginal_and_expected_kl,
@@ -87,8 +89,10 @@ class Dirichlet(Head):
         """The prediction. f shape: (*batch, C)"""
         m, v = self.check_outputs(f)
         log_p = self.log_probabilities(f)
-        epistemic, expected_entropy = self._in_chunks(lambda m, v, log_p, *_: softmax_spread(m, v, log_p), m, v, log_p)
-        return CategoricalPredictive(log_p, epistemic, expected_entropy, vacuity(m))
+        spread, given_f, data = self._in_chunks(_parts, m, v, log_p)
+        # rounding, and the rules' own errors, must not make a part negative
+        data = torch.minimum(data, given_f)
+        return CategoricalPredictive(log_p, data, given_f - data, vacuity(m), spread)
 
     def log_marginal(self, f: Moments | Tensor, y: Tensor) -> Tensor:
         """log p(y | x) per point. f shape: (*batch, C), y shape: (*batch), integers -> (*batch)"""
@@ -119,6 +123,11 @@ class Dirichlet(Head):
         m, v = self.check_outputs(f)
         return self._in_chunks(log_marginal_and_expected_kl, m, v, self.check_targets(y, m.shape[:-1]))
 
+    def log_ignorance(self, f: Moments | Tensor) -> Tensor:
+        """log(1 / alpha_0) at the means: alpha_0 counts observations. f shape: (*batch, C) -> (*batch, 1)"""
+        m, _ = self.check_outputs(f)
+        return -torch.logsumexp(m, -1, keepdim=True)
+
     def _in_chunks(self, rule: Callable[..., Any], *inputs: Tensor) -> Any:
         """A rule applied to so many points at a time that intermediates stay small; a few dozen at least."""
         largest = LARGEST_ON_CPU if inputs[0].device.type == "cpu" else LARGEST
@@ -134,8 +143,9 @@ class Dirichlet(Head):
     # -- for known f ---------------------------------------------------------------------------------
     def given(self, f: Tensor) -> CategoricalPredictive:
         log_p = torch.log_softmax(f, -1)
-        entropy = -(log_p.exp() * log_p).sum(-1)
-        return CategoricalPredictive(log_p, torch.zeros_like(log_p), entropy, vacuity(f))
+        entropy, data = -(log_p.exp() * log_p).sum(-1), dirichlet_entropy(f)
+        data = torch.minimum(data, entropy)
+        return CategoricalPredictive(log_p, data, entropy - data, vacuity(f), torch.zeros_like(log_p))
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
         if y is not None:
@@ -153,6 +163,11 @@ class Dirichlet(Head):
             low, high = int(y.min()), int(y.max())
             raise ValueError(f"{self}: class labels must lie between 0 and {self.n_classes - 1}, got {low} to {high}")
         return y.long()
+
+
+def _parts(m: Tensor, v: Tensor, log_p: Tensor, nodes: int, components: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Variance of the class probabilities, expected entropy given f, and given lambda. shapes: (n, C), (n,), (n,)"""
+    return (*softmax_spread(m, v, log_p), expected_data_entropy(m, v))
 
 
 def vacuity(m: Tensor) -> Tensor:

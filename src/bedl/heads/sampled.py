@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bedl.heads.base import Evidence, Head
+from bedl.moments import Moments
 from bedl.predictive import Predictive
 
 __all__ = ["Sampled"]
@@ -57,6 +58,9 @@ class Sampled(Head):
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
         return self.head.divergence(f, y, evidence)
+
+    def log_ignorance(self, f: Moments | Tensor) -> Tensor:
+        return self.head.log_ignorance(f)
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         return self.head.check_targets(y, batch)

@@ -1,8 +1,10 @@
 """What a prediction offers: one interface for classes, for real targets, and for mixtures of either.
 
-Units, once and for all: ``std``, ``aleatoric_std`` and ``epistemic_std`` are standard deviations, in the units of the
-target; ``variance``, ``aleatoric`` and ``epistemic`` are variances, and ``aleatoric + epistemic == variance``, entry by
-entry. Aleatoric is the noise of the data, which more data would not remove; epistemic is what the model does not know.
+Three layers of a prediction, three parts of its uncertainty: the target given its distribution lambda (``data``),
+lambda given the network's outputs (``distributional``: too little evidence), the outputs given the data (``model``).
+They add up to ``total``; ``aleatoric`` is the first of them, what more data would not remove, and ``epistemic`` the
+other two, what is not known. Units, once and for all: for real targets the parts are variances, in the units of the
+target squared, and names that end in ``_std`` are their roots; for classes they are entropies in nats.
 Every prediction is a pytree of tensors, so `torch.func.vmap`, `torch.compile` and `torch.export` can return it.
 """
 
@@ -13,28 +15,36 @@ from collections.abc import Sequence
 
 import torch
 
-from bedl.predictive.base import Predictive
+from bedl.predictive.base import PaperSplit, Predictive
 from bedl.predictive.categorical import CategoricalPredictive
 from bedl.predictive.normal import NormalMixturePredictive, NormalPredictive
 
-__all__ = ["CategoricalPredictive", "NormalMixturePredictive", "NormalPredictive", "Predictive", "mixture"]
+__all__ = [
+    "CategoricalPredictive",
+    "NormalMixturePredictive",
+    "NormalPredictive",
+    "PaperSplit",
+    "Predictive",
+    "mixture",
+]
 
 
 def mixture(members: Sequence[Predictive]) -> Predictive:
     """The prediction of an ensemble: its members' predictions of the same points, mixed with equal weight.
 
-    Law of total variance: aleatoric is the members' mean, epistemic the members' mean plus the variance of their means.
+    Each part is the members' mean; what they disagree about, the variance of their means or the mutual information of
+    label and member, comes on top of ``model``.
 
     Args:
         members: predictions of the same kind and shape, at least one.
 
     Example:
         >>> import torch
-        >>> one = NormalPredictive(torch.tensor([[0.0]]), torch.tensor([[1.0]]), torch.tensor([[0.0]]))
-        >>> two = NormalPredictive(torch.tensor([[4.0]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+        >>> one = NormalPredictive(*(torch.tensor([[x]]) for x in (0.0, 1.0, 0.5, 0.0)))
+        >>> two = NormalPredictive(*(torch.tensor([[x]]) for x in (4.0, 1.0, 0.5, 2.0)))
         >>> p = mixture([one, two])
-        >>> p.mean.item(), p.aleatoric.item(), p.epistemic.item()
-        (2.0, 1.0, 5.0)
+        >>> p.mean.item(), p.data.item(), p.distributional.item(), p.model.item()
+        (2.0, 1.0, 0.5, 5.0)
     """
     members = list(members)
     if not members:

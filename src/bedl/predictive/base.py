@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-__all__ = ["Predictive", "register"]
+__all__ = ["PaperSplit", "Predictive", "register"]
 
 P = TypeVar("P", bound="Predictive")
+
+
+class PaperSplit(NamedTuple):
+    """Two parts of a variance, as the paper's appendix has them. shapes: (*batch, D or C)"""
+
+    aleatoric: Tensor
+    epistemic: Tensor
 
 
 class Predictive:
@@ -37,45 +44,50 @@ class Predictive:
         def mean(self) -> Tensor: ...
 
         @property
-        def aleatoric(self) -> Tensor: ...
+        def data(self) -> Tensor: ...
 
         @property
-        def epistemic(self) -> Tensor: ...
+        def distributional(self) -> Tensor: ...
 
         @property
-        def expected_entropy(self) -> Tensor: ...
+        def model(self) -> Tensor: ...
 
-    # -- spread ----------------------------------------------------------------------------------
+        @property
+        def variance(self) -> Tensor: ...
+
+    # -- three parts of the uncertainty, which add up ---------------------------------------------
     @property
-    def variance(self) -> Tensor:
-        """Total variance, the sum of aleatoric and epistemic. shape: (*batch, D or C)"""
-        return self.aleatoric + self.epistemic
+    def total(self) -> Tensor:
+        """All uncertainty: ``data + distributional + model``. shape: (*batch, D), for classes (*batch)"""
+        return self.data + self.distributional + self.model
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """What more data would not remove: ``data``. shape: (*batch, D), for classes (*batch)"""
+        return self.data
+
+    @property
+    def epistemic(self) -> Tensor:
+        """What is not known: ``distributional + model``. shape: (*batch, D), for classes (*batch)"""
+        return self.distributional + self.model
+
+    def paper_split(self) -> PaperSplit:
+        """The two parts of the paper's appendix, as variances: its aleatoric part includes what the evidence lacks.
+
+        M. Haussmann, S. Gerwinn, M. Kandemir, "Bayesian Evidential Deep Learning with PAC Regularization", AABI 2020.
+        """
+        raise NotImplementedError
 
     @property
     def std(self) -> Tensor:
-        """Total standard deviation, in the units of the target. shape: (*batch, D or C)"""
+        """Standard deviation of the target, all uncertainty together. shape: (*batch, D or C)"""
         return self.variance.sqrt()
-
-    @property
-    def aleatoric_std(self) -> Tensor:
-        """Square root of ``aleatoric``. shape: (*batch, D or C)"""
-        return self.aleatoric.sqrt()
-
-    @property
-    def epistemic_std(self) -> Tensor:
-        """Square root of ``epistemic``. shape: (*batch, D or C)"""
-        return self.epistemic.sqrt()
 
     # -- information, in nats --------------------------------------------------------------------
     @property
     def entropy(self) -> Tensor:
         """Entropy of the prediction. shape: (*batch)"""
         raise NotImplementedError
-
-    @property
-    def mutual_information(self) -> Tensor:
-        """``entropy - expected_entropy``: what the label would tell about the model; never negative. shape: (*batch)"""
-        return (self.entropy - self.expected_entropy).clamp_min(0.0)
 
     # -- density ---------------------------------------------------------------------------------
     def log_prob(self, y: Tensor) -> Tensor:
@@ -122,9 +134,9 @@ class Predictive:
     def to_numpy(self) -> dict[str, np.ndarray]:
         """Every quantity as a NumPy array, by name.
 
-        Classes: ``label``, ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``, ``expected_entropy``,
-        ``mutual_information``, ``vacuity``. Targets: ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``,
-        ``lower_90``, ``upper_90``.
+        Classes: ``label``, ``probabilities``, ``total``, ``aleatoric``, ``epistemic``, ``data``, ``distributional``,
+        ``model`` in nats, ``vacuity``. Targets: ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``data_std``,
+        ``distributional_std``, ``model_std``, ``lower_90``, ``upper_90``.
         """
         return {name: value.detach().cpu().numpy() for name, value in self._columns().items()}
 

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from bedl.predictive.base import Predictive, register
+from bedl.predictive.base import PaperSplit, Predictive, register
 
 __all__ = ["CategoricalPredictive"]
 
@@ -17,11 +17,14 @@ __all__ = ["CategoricalPredictive"]
 class CategoricalPredictive(Predictive):
     """Prediction of one of C classes.
 
+    The parts of the uncertainty are in nats, and add up to the entropy of the probabilities.
+
     Args:
-        log_probabilities: shape: (*batch, C)
-        epistemic: variance of the class probabilities over what the model does not know. shape: (*batch, C)
-        expected_entropy: expected entropy of the class probabilities, in nats. shape: (*batch)
+        log_probabilities: of the classes. shape: (*batch, C)
+        data: entropy that would be left if the class probabilities lambda were known. shape: (*batch)
+        distributional: what the label would tell about lambda, given the network. shape: (*batch)
         vacuity: C / alpha_0, the lack of evidence. shape: (*batch)
+        spread: variance of the class probabilities over what the network may be. shape: (*batch, C)
 
     Example:
         >>> import torch
@@ -30,17 +33,36 @@ class CategoricalPredictive(Predictive):
         >>> p = Dirichlet(3)(Moments(torch.tensor([[2.0, 0.0, -1.0]]), 1.0))
         >>> p.probabilities
         tensor([[0.7621, 0.1677, 0.0702]])
-        >>> torch.allclose(p.aleatoric + p.epistemic, p.probabilities * (1 - p.probabilities))
+        >>> torch.allclose(p.data + p.distributional + p.model, p.entropy)
         True
     """
 
     log_probabilities: Tensor
-    epistemic: Tensor
-    expected_entropy: Tensor
+    data: Tensor
+    distributional: Tensor
     vacuity: Tensor
+    spread: Tensor
 
     task = "classification"
-    output_names = ("probabilities", "aleatoric", "epistemic", "entropy", "expected_entropy")
+    output_names = (
+        *("probabilities", "aleatoric", "epistemic", "entropy"),
+        *("expected_entropy", "data", "distributional", "model"),
+    )
+
+    @property
+    def model(self) -> Tensor:
+        """What the label would tell about the network: entropy less the other parts. shape: (*batch)"""
+        return (self.entropy - self.data - self.distributional).clamp_min(0.0)
+
+    @property
+    def total(self) -> Tensor:
+        """The entropy. shape: (*batch)"""
+        return self.entropy
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """Entropy that would be left if the network were known: data and distributional. shape: (*batch)"""
+        return self.data + self.distributional
 
     @property
     def probabilities(self) -> Tensor:
@@ -57,10 +79,8 @@ class CategoricalPredictive(Predictive):
         """Variance p (1 - p) of the one-hot label. shape: (*batch, C)"""
         return self.probabilities * -torch.expm1(self.log_probabilities)
 
-    @property
-    def aleatoric(self) -> Tensor:
-        """E[softmax (1 - softmax)], a variance per class. shape: (*batch, C)"""
-        return self.variance - self.epistemic
+    def paper_split(self) -> PaperSplit:
+        return PaperSplit(self.variance - self.spread, self.spread)
 
     @property
     def label(self) -> Tensor:
@@ -94,13 +114,14 @@ class CategoricalPredictive(Predictive):
         bound = (log_p.exp() * -torch.expm1(log_p)).clamp_min(0.0)
         return CategoricalPredictive(
             log_probabilities=log_p,
-            epistemic=torch.minimum(self.epistemic.mean(0) + between, bound),  # rounding only
-            expected_entropy=self.expected_entropy.mean(0),
+            data=self.data.mean(0),
+            distributional=self.distributional.mean(0),
             vacuity=self.vacuity.mean(0),
+            spread=torch.minimum(self.spread.mean(0) + between, bound),  # rounding only
         )
 
     def _columns(self) -> dict[str, Tensor]:
-        names = "label probabilities aleatoric epistemic entropy expected_entropy mutual_information vacuity"
+        names = "label probabilities total aleatoric epistemic data distributional model vacuity"
         return {name: getattr(self, name) for name in names.split()}
 
 

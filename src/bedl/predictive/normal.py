@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl import gauss
-from bedl.predictive.base import Predictive, register
+from bedl.predictive.base import PaperSplit, Predictive, register
 from bedl.special import normal_log_density
 
 __all__ = ["NormalMixturePredictive", "NormalPredictive"]
@@ -19,7 +19,25 @@ class _RealPredictive(Predictive):
     """What predictions of real targets share: everything that follows from cdf and quantile."""
 
     task = "regression"
-    output_names = ("mean", "std", "aleatoric", "epistemic")
+    output_names = ("mean", "std", "aleatoric", "epistemic", "data", "distributional", "model")
+
+    @property
+    def variance(self) -> Tensor:
+        """All uncertainty together: ``total``. shape: (*batch, D)"""
+        return self.total
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Square root of ``aleatoric``. shape: (*batch, D)"""
+        return self.aleatoric.sqrt()
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Square root of ``epistemic``. shape: (*batch, D)"""
+        return self.epistemic.sqrt()
+
+    def paper_split(self) -> PaperSplit:
+        return PaperSplit(self.data + self.distributional, self.model)
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), per target. y shape: (*batch, D) -> (*batch, D)"""
@@ -57,7 +75,8 @@ class _RealPredictive(Predictive):
     def _columns(self) -> dict[str, Tensor]:
         lower, upper = self.interval(0.9)
         spread = {name: getattr(self, name) for name in ("mean", "std", "aleatoric_std", "epistemic_std")}
-        return {**spread, "lower_90": lower, "upper_90": upper}
+        parts = {f"{name}_std": getattr(self, name).sqrt() for name in ("data", "distributional", "model")}
+        return {**spread, **parts, "lower_90": lower, "upper_90": upper}
 
 
 def _like(q: float | Tensor, leaf: Tensor) -> Tensor:
@@ -73,13 +92,14 @@ class NormalPredictive(_RealPredictive):
     """Prediction of D real targets, each normal and independent of the others.
 
     Args:
-        mean: shape: (*batch, D)
-        aleatoric: variance of the noise. shape: (*batch, D)
-        epistemic: variance of the mean. shape: (*batch, D)
+        mean: the expected target. shape: (*batch, D)
+        data: variance of the noise. shape: (*batch, D)
+        distributional: variance for lack of evidence. shape: (*batch, D)
+        model: variance of the mean over what the network may be. shape: (*batch, D)
 
     Example:
         >>> import torch
-        >>> p = NormalPredictive(torch.zeros(2, 1), torch.full((2, 1), 0.75), torch.full((2, 1), 0.25))
+        >>> p = NormalPredictive(*(torch.full((2, 1), part) for part in (0.0, 0.75, 0.125, 0.125)))
         >>> p.std[0].item(), [round(end[0].item(), 3) for end in p.interval(0.9)]
         (1.0, [-1.645, 1.645])
         >>> p.rescale(20.0, 5.0).mean[0].item(), p.rescale(20.0, 5.0).std[0].item()
@@ -87,8 +107,9 @@ class NormalPredictive(_RealPredictive):
     """
 
     mean: Tensor
-    aleatoric: Tensor
-    epistemic: Tensor
+    data: Tensor
+    distributional: Tensor
+    model: Tensor
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of the targets, summed over the D of them. y shape: (*batch, D) -> (*batch)"""
@@ -106,23 +127,19 @@ class NormalPredictive(_RealPredictive):
         """Differential entropy, in nats. shape: (*batch)"""
         return normal_entropy(self.variance).sum(-1)
 
-    @property
-    def expected_entropy(self) -> Tensor:
-        """Differential entropy of noise of the expected variance: an upper bound of the expectation. shape: (*batch)"""
-        return normal_entropy(self.aleatoric).sum(-1)
-
     def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
         """``n`` draws. shape: (n, *batch, D)"""
         noise = torch.randn((n, *self.mean.shape), dtype=self.mean.dtype, device=self.mean.device, generator=generator)
         return self.mean + self.std * noise
 
     def mixed(self) -> NormalMixturePredictive:
-        parts = (self.mean, self.aleatoric, self.epistemic)
+        parts = (self.mean, self.data, self.distributional, self.model)
         return NormalMixturePredictive(*(part.movedim(0, -1) for part in parts))
 
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalPredictive:
         """The prediction of ``loc + scale * target``: back to the target's own units. loc, scale shape: () or (D,)"""
-        return NormalPredictive(loc + scale * self.mean, self.aleatoric * scale**2, self.epistemic * scale**2)
+        parts = (part * scale**2 for part in (self.data, self.distributional, self.model))
+        return NormalPredictive(loc + scale * self.mean, *parts)
 
 
 def normal_entropy(variance: Tensor) -> Tensor:
@@ -134,18 +151,21 @@ def normal_entropy(variance: Tensor) -> Tensor:
 class NormalMixturePredictive(_RealPredictive):
     """Prediction of D real targets by M members of equal weight, each a normal.
 
-    The variances follow the law of total variance: aleatoric is the members' mean, epistemic the members' mean plus the
-    variance of their means. Density, quantiles and intervals are those of the mixture itself, which need not be normal.
+    The variances follow the law of total variance: each part is the members' mean, and the variance of their means
+    comes on top of ``model``. Density, quantiles and intervals are those of the mixture itself, which
+    need not be normal.
 
     Args:
         means: members' means. shape: (*batch, D, M)
-        aleatorics: members' variances of the noise. shape: (*batch, D, M)
-        epistemics: members' variances of the mean. shape: (*batch, D, M)
+        members_data: members' variances of the noise. shape: (*batch, D, M)
+        members_distributional: members' variances for lack of evidence. shape: (*batch, D, M)
+        members_model: members' variances of the mean. shape: (*batch, D, M)
     """
 
     means: Tensor
-    aleatorics: Tensor
-    epistemics: Tensor
+    members_data: Tensor
+    members_distributional: Tensor
+    members_model: Tensor
 
     @property
     def mean(self) -> Tensor:
@@ -153,22 +173,27 @@ class NormalMixturePredictive(_RealPredictive):
         return self.means.mean(-1)
 
     @property
-    def aleatoric(self) -> Tensor:
+    def data(self) -> Tensor:
         """shape: (*batch, D)"""
-        return self.aleatorics.mean(-1)
+        return self.members_data.mean(-1)
 
     @property
-    def epistemic(self) -> Tensor:
+    def distributional(self) -> Tensor:
         """shape: (*batch, D)"""
-        return self.epistemics.mean(-1) + self.means.var(-1, correction=0)
+        return self.members_distributional.mean(-1)
+
+    @property
+    def model(self) -> Tensor:
+        """shape: (*batch, D)"""
+        return self.members_model.mean(-1) + self.means.var(-1, correction=0)
 
     @property
     def _stds(self) -> Tensor:
-        return (self.aleatorics + self.epistemics).sqrt()
+        return (0.5 * self._log_variances).exp()
 
     @property
     def _log_variances(self) -> Tensor:
-        return (self.aleatorics + self.epistemics).log()
+        return (self.members_data + self.members_distributional + self.members_model).log()
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of the targets jointly: a member speaks for all D of them. y shape: (*batch, D) -> (*batch)"""
@@ -199,11 +224,6 @@ class NormalMixturePredictive(_RealPredictive):
         log_density = torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
         return -(log_density * weights).sum(-1).mean(-1).sum(-1)
 
-    @property
-    def expected_entropy(self) -> Tensor:
-        """Members' mean of the entropy of their noise. shape: (*batch)"""
-        return normal_entropy(self.aleatorics).mean(-1).sum(-1)
-
     def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
         """``n`` draws; each takes one member for all its targets. shape: (n, *batch, D)"""
         device, dtype = self.means.device, self.means.dtype
@@ -215,7 +235,7 @@ class NormalMixturePredictive(_RealPredictive):
         return mean + std * noise
 
     def mixed(self) -> NormalMixturePredictive:
-        parts = (self.means, self.aleatorics, self.epistemics)
+        parts = (self.means, self.members_data, self.members_distributional, self.members_model)
         return NormalMixturePredictive(*(part.movedim(0, -2).flatten(-2) for part in parts))
 
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalMixturePredictive:
@@ -224,7 +244,8 @@ class NormalMixturePredictive(_RealPredictive):
             torch.as_tensor(x, dtype=self.means.dtype, device=self.means.device)[..., None] for x in (loc, scale)
         )
         square = scale.square()
-        return NormalMixturePredictive(loc + scale * self.means, self.aleatorics * square, self.epistemics * square)
+        parts = (self.members_data, self.members_distributional, self.members_model)
+        return NormalMixturePredictive(loc + scale * self.means, *(part * square for part in parts))
 
 
 register(NormalPredictive)

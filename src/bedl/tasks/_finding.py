@@ -28,7 +28,7 @@ def get(name: str) -> Task:
 
     Example:
         >>> list(get("regression").outputs)
-        ['mean', 'std', 'aleatoric', 'epistemic']
+        ['mean', 'std', 'aleatoric', 'epistemic', 'data', 'distributional', 'model']
     """
     return _get(name) if isinstance(name, str) else _refuse(name)
 

@@ -106,11 +106,15 @@ class Classification(Task):
     """One of several classes."""
 
     name = "classification"
-    # aleatoric and epistemic are variances of the one-hot label, and add up to p (1 − p); entropies are in nats
+    # data, distributional and model add up to the entropy; aleatoric is data, epistemic the other two, and
+    # expected_entropy data and distributional. In files of schema 1 aleatoric and epistemic are variances per class.
     outputs = MappingProxyType({
-        "probabilities": Output("probability"), "aleatoric": Output("probability²"),
-        "epistemic": Output("probability²"), "entropy": Output("nats", per_name=False),
+        "probabilities": Output("probability"), "aleatoric": Output("nats", per_name=False),
+        "epistemic": Output("nats", per_name=False), "entropy": Output("nats", per_name=False),
         "expected_entropy": Output("nats", per_name=False),
+        "data": Output("nats", per_name=False, optional=True),
+        "distributional": Output("nats", per_name=False, optional=True),
+        "model": Output("nats", per_name=False, optional=True),
     })  # fmt: skip
     column = "class"
     missing = -1
@@ -143,12 +147,17 @@ class Classification(Task):
         """
         probabilities, entropy = quantities["probabilities"], quantities["entropy"]
         classes = names_for(names, probabilities.shape[1], "class")
-        aleatoric = np.minimum(quantities["expected_entropy"], entropy)  # rounding only
+        aleatoric = quantities["data"] if "data" in quantities else quantities["expected_entropy"]
+        aleatoric = np.minimum(aleatoric, entropy)  # rounding only
+        parts = {
+            f"{part}_entropy": quantities[part] for part in ("data", "distributional", "model") if part in quantities
+        }
         columns = {
             "prediction": np.asarray(classes)[probabilities.argmax(1)],
             "entropy": entropy,
             "aleatoric_entropy": aleatoric,
             "epistemic_entropy": entropy - aleatoric,
+            **parts,
         }
         return {**columns, **{f"probability_{name}": probabilities[:, i] for i, name in enumerate(classes)}}
 

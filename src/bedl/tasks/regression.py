@@ -101,7 +101,8 @@ class Regression(Task):
     # std is a standard deviation; aleatoric and epistemic are variances, and add up to its square
     outputs = MappingProxyType({
         "mean": Output("target"), "std": Output("target"), "aleatoric": Output("target²"),
-        "epistemic": Output("target²"),
+        "epistemic": Output("target²"), "data": Output("target²", optional=True),
+        "distributional": Output("target²", optional=True), "model": Output("target²", optional=True),
     })  # fmt: skip
     column = "number"
     missing = float("nan")
@@ -147,6 +148,11 @@ class Regression(Task):
             "upper": upper,
             "aleatoric_std": np.sqrt(quantities["aleatoric"]),
             "epistemic_std": np.sqrt(quantities["epistemic"]),
+            **{
+                f"{part}_std": np.sqrt(quantities[part])
+                for part in ("data", "distributional", "model")
+                if part in quantities
+            },
         }
         count = mean.shape[1]
         if count == 1:

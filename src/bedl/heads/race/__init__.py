@@ -1,12 +1,20 @@
 """The integrals behind classification, f ~ N(m, diag v), without sampling: a race of clocks.
 
 `probabilities` says what the race is and how exact; `clocks` and `mixtures` are what it is made of; `scores` is what
-training asks of it, `spread` the uncertainties, `divergence` the expected KL to a flat Dirichlet.
+training asks of it, `spread` the uncertainties, `divergence` the expected KL to a flat Dirichlet, `evidence` the
+entropy that is left once lambda is known.
 """
 
 from __future__ import annotations
 
-from bedl.heads.race.divergence import EVIDENCE_FLOOR, LOG_FLOOR, dirichlet_kl, expected_dirichlet_kl
+from bedl.heads.race.divergence import (
+    EVIDENCE_FLOOR,
+    LOG_FLOOR,
+    dirichlet_entropy,
+    dirichlet_kl,
+    expected_dirichlet_kl,
+)
+from bedl.heads.race.evidence import expected_data_entropy
 from bedl.heads.race.probabilities import log_mean_softmax
 from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
 from bedl.heads.race.spread import softmax_spread
@@ -14,7 +22,9 @@ from bedl.heads.race.spread import softmax_spread
 __all__ = [
     "EVIDENCE_FLOOR",
     "LOG_FLOOR",
+    "dirichlet_entropy",
     "dirichlet_kl",
+    "expected_data_entropy",
     "expected_dirichlet_kl",
     "log_marginal",
     "log_marginal_and_expected_kl",

@@ -42,6 +42,7 @@ from bedl.heads.race.probabilities import race, race_nodes
 __all__ = [
     "EVIDENCE_FLOOR",
     "average_over_nodes",
+    "dirichlet_entropy",
     "dirichlet_kl",
     "expected_dirichlet_kl",
     "expected_terms",
@@ -108,6 +109,19 @@ def dirichlet_kl(log_alpha: Tensor) -> Tensor:
     f_total, digamma_total = gamma_terms(log_total)
     inverse = torch.exp(-log_alpha).sum(-1) - n_classes * torch.exp(-log_total)
     return (f - digamma).sum(-1) + inverse - f_total + n_classes * digamma_total - math.lgamma(n_classes)
+
+
+def dirichlet_entropy(log_alpha: Tensor) -> Tensor:
+    """E H[Cat(lambda)] in nats, lambda ~ Dir(alpha), from log alpha. shapes: (*batch, C) -> (*batch)
+
+    Example:
+        >>> import torch
+        >>> dirichlet_entropy(torch.zeros(2))  # a uniform probability
+        tensor(0.5000)
+    """
+    _, digamma = gamma_terms(log_alpha)
+    _, total = gamma_terms(torch.logsumexp(log_alpha, -1))
+    return total - (torch.softmax(log_alpha, -1) * digamma).sum(-1)
 
 
 def _widened(m: Tensor, v: Tensor, mean: float, variance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
