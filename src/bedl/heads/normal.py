@@ -26,10 +26,11 @@ class Normal(Head):
 
     The paper's noise is 1/beta, the same for all points: two outputs per target. ``noise="learned"`` reads it off a
     third output, f3. Matching moments, y ~ N(m1, noise + exp(m2 + v2/2) + v1): the three parts ``data``,
-    ``distributional`` and ``model``. Mean and variance are exact; the shape is normal although the true mixture has heavier tails where v2
-    is large. The likelihood runs on the logarithm of the variance, and where the variance itself is needed exp goes on
-    as its tangent beyond exp(20): no overflow, no gradient that dies. With learned noise both variances are bounded, at
-    2 (evidence) and 10 (noise) of the units of the target, which should have variance 1: no test point explodes.
+    ``distributional`` and ``model``. Mean and variance are exact; the shape is normal although the true mixture has
+    heavier tails where v2 is large. The likelihood runs on the logarithm of the variance, and where the variance itself
+    is needed exp goes on as its tangent beyond exp(20): no overflow, no gradient that dies. With learned noise both
+    variances are bounded, at 2 (evidence) and 10 (noise) of the units of the target, which should have variance 1: no
+    test point explodes.
 
     Args:
         n_targets: number of targets D. The network needs 2 D outputs, or 3 D with learned noise: first all f1, then all

@@ -29,7 +29,7 @@ __all__ = ["expected_data_entropy"]
 COMPONENTS = 8
 COARSE, FINE = (32, 7), (64, 21)  # nodes of the race, nodes around each mode
 WIDE = 1.5**2  # variances from which the fine rule is needed
-LIMIT, MOST_VARIANCE = 40.0, 1e4
+LIMIT, MOST_VARIANCE = 40.0, 1e3
 HARDLY = 0.01  # Var(log A) below which A is taken for log-normal
 
 
@@ -49,7 +49,7 @@ def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
         tensor([0.5000])
     """
     top = m.amax(-1, keepdim=True)
-    # beyond these limits nothing changes any more: with exp(40) observations lambda is known, with exp(-40) it is 0 or 1
+    # beyond these limits nothing changes: with exp(40) observations lambda is known, with exp(-40) it is 0 or 1
     m = (m - top + top.clamp(-LIMIT, LIMIT)).clamp_min(-3 * LIMIT)
     v = v.clamp(max=MOST_VARIANCE)
     wide = (v > WIDE).any(-1)
@@ -69,7 +69,7 @@ def _entropy(m: Tensor, v: Tensor, count: int, around: int) -> Tensor:
     when = torch.softmax(log_l.sum(-2) + log_weight + rate[..., 0, :].log(), -1)  # shape: (*batch, T)
     first = when[..., None, :] * (hazard / rate)  # probability that c rings first, at this time
     digamma = _given_ringing(m[..., None] + nodes[..., None, :], v[..., None], nodes[..., None, :], slope, around)
-    return _total(m, v, nodes, log_weight, when) - (first * digamma).sum((-1, -2))
+    return (_total(m, v, nodes, log_weight, when) - (first * digamma).sum((-1, -2))).clamp_min(0.0)
 
 
 def _total(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, when: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ def _given_ringing(w: Tensor, v: Tensor, u: Tensor, slope: Tensor, around: int) 
     step = std[..., None] * zeta
     # log density less its parabola: (step² / 2 + 1 + step - exp(step)) exp(mode), by its series near 0
     near = -step.square() * step * (1 / 6 + step / 24)
-    far = 0.5 * step.square() + 1 + step - torch.exp(step.clamp(max=60.0))
-    excess = torch.exp(mode.clamp(max=60.0))[..., None] * torch.where(step.abs() < 0.05, near, far)
+    far = 0.5 * step.square() + 1 + step - torch.exp(step.clamp(max=30.0))
+    excess = torch.exp(mode.clamp(max=30.0))[..., None] * torch.where(step.abs() < 0.05, near, far)
     p = torch.softmax(weight.log() + excess.clamp_min(-1e4), -1)
     x = (mode - u)[..., None] + step
     value, by_x = _digamma_after(x)
@@ -117,10 +117,10 @@ def _digamma_after(x: Tensor) -> tuple[Tensor, Tensor]:
     """psi(exp(x) + 1) and its derivative by x. shapes: (*shape)"""
     _, value = gamma_terms(x)
     a = torch.exp(x.clamp(max=30.0))
-    b = a + 6
-    trigamma = 1 / b + 0.5 / b.square() + 1 / (6 * b * b.square())
+    q = 1 / (a + 6)
+    trigamma = q + 0.5 * q * q + q * q * q / 6
     for j in range(1, 6):
-        trigamma = trigamma + 1 / (a + j).square()
+        trigamma = trigamma + (1 / (a + j)).square()
     return value, a * trigamma
 
 
