@@ -68,7 +68,7 @@ class BEDLEstimator(BaseEstimator):
 
     def __init__(
         self,
-        hidden_layers: Any = (50,),
+        hidden_layers: Any = "auto",
         activation: Any = "relu",
         *,
         net: Any = None,
@@ -78,9 +78,9 @@ class BEDLEstimator(BaseEstimator):
         ensemble: int = 1,
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
-        learning_rate: float = 0.01,
+        learning_rate: float | str = "auto",
         validation_fraction: float = 0.1,
-        early_stopping: bool = True,
+        early_stopping: bool | str = "auto",
         patience: int | str = "auto",
         device: str = "auto",
         checkpoint: str | os.PathLike[str] | None = None,
@@ -146,10 +146,10 @@ class BEDLEstimator(BaseEstimator):
         """
         continuing = bool(self.warm_start) and hasattr(self, "method_")
         table = self._check(X, y, sample_weight, X_var, reset=not continuing)
-        plan = self._plan(len(table.X))
         seed = self._seed()
         if not continuing:
             self._build(table, seed)
+        plan = self._plan(len(table.X))
         self._optimizers: list[Any] = []
         self.n_seen_ = table.size
         points = self._points(table)
@@ -184,15 +184,16 @@ class BEDLEstimator(BaseEstimator):
         self.n_seen_ += table.size
         points = self._points(table)
         points.n_train = self.n_seen_
-        size = self._plan(len(table.X)).batch_size
-        self._optimizers = partial_train(self, self._members(), points, size, self._optimizers, int(self.n_seen_))
+        plan = self._plan(len(table.X))
+        self._optimizers = partial_train(self, self._members(), points, plan, self._optimizers, int(self.n_seen_))
         return self
 
     def _check(self, X: Any, y: Any, sample_weight: Any, X_var: Any, reset: bool, classes: Any = None) -> Table:
         if not isinstance(self.ensemble, Integral) or self.ensemble < 1:
             raise ValueError(f"ensemble is a number of networks, at least 1, not {self.ensemble!r}")
-        if not isinstance(self.learning_rate, Real) or not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be a positive number, not {self.learning_rate!r}")
+        rate = self.learning_rate
+        if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
+            raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
         registry.get(self.method)
         names = getattr(y, "columns", None)
         X, y = self._check_arrays(X, y, reset)
@@ -213,9 +214,11 @@ class BEDLEstimator(BaseEstimator):
         raise NotImplementedError
 
     def _plan(self, n: int) -> Recipe:
+        wanted = registry.get(self.built_[0]).training
         return recipe(
-            n, self.epochs, self.batch_size, self.patience, bool(self.early_stopping), self.validation_fraction
-        )
+            n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
+            self.learning_rate, None if wanted is None else wanted(n),
+        )  # fmt: skip
 
     def _seed(self) -> int:
         """A number that all random choices follow from; no global generator is touched."""

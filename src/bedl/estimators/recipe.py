@@ -1,4 +1,4 @@
-"""How to train when nobody says: batch size, epochs and patience from the size of the data."""
+"""How to train when nobody says: batch size, epochs, patience and learning rate, from the size of the data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import dataclasses
 import math
 from numbers import Integral, Real
 from typing import Any
+
+from bedl.methods.registry import Training
 
 __all__ = ["Recipe", "recipe"]
 
@@ -21,39 +23,56 @@ class Recipe:
         batch_size: points per step.
         patience: epochs without improvement.
         held_out: how many points decide when to stop; 0: none.
+        lr: learning rate of Adam, at its highest.
     """
 
     epochs: int
     batch_size: int
     patience: int
     held_out: int
+    lr: float = 0.01
 
 
 def recipe(
-    n: int, epochs: Any, batch_size: Any, patience: Any, early_stopping: bool, validation_fraction: float
+    n: int,
+    epochs: Any,
+    batch_size: Any,
+    patience: Any,
+    early_stopping: Any,
+    validation_fraction: float,
+    learning_rate: Any = "auto",
+    wanted: Training | None = None,
 ) -> Recipe:
-    """The numbers for n points, those that are "auto" by rule.
+    """The numbers for n points: what the user says, what the method wants, and a rule for the rest.
 
     Example:
         >>> recipe(20, "auto", "auto", "auto", True, 0.1)
-        Recipe(epochs=500, batch_size=20, patience=50, held_out=0)
+        Recipe(epochs=500, batch_size=20, patience=50, held_out=0, lr=0.01)
         >>> recipe(10_000, "auto", "auto", "auto", True, 0.1)
-        Recipe(epochs=70, batch_size=64, patience=10, held_out=1000)
+        Recipe(epochs=70, batch_size=64, patience=10, held_out=1000, lr=0.01)
     """
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
         if value != "auto" and not (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1):
             raise ValueError(f"{name} must be 'auto' or a number of at least 1, not {value!r}")
     if not isinstance(validation_fraction, Real) or not 0 < validation_fraction < 1:
         raise ValueError(f"validation_fraction must lie between 0 and 1, not {validation_fraction!r}")
+    stops = early_stopping if early_stopping != "auto" else wanted is None or wanted.early_stopping
     small = n <= SMALL
-    count = 0 if small or not early_stopping else max(1, round(validation_fraction * n))
-    kept = n - count
-    size = (
-        batch_size if batch_size != "auto" else kept if small else min(256, max(32, 2 ** round(math.log2(n) / 2 - 1)))
-    )
-    size = min(int(size), kept)
+    count = 0 if small or not stops else max(1, round(validation_fraction * n))
+    size, times = _pace(n, n - count, small, batch_size, epochs, wanted)
+    waits = max(10, times // 10) if patience == "auto" else patience
+    lr = float(learning_rate) if learning_rate != "auto" else 0.01 if wanted is None else wanted.lr
+    return Recipe(times, size, int(waits), count, lr)
+
+
+def _pace(n: int, kept: int, small: bool, batch_size: Any, epochs: Any, wanted: Training | None) -> tuple[int, int]:
+    """Points per step, and how often each point is seen."""
+    if batch_size == "auto":
+        ours = kept if small else min(256, max(32, 2 ** round(math.log2(n) / 2 - 1)))
+        batch_size = ours if wanted is None else wanted.batch_size
+    size = min(int(batch_size), kept)
     if epochs == "auto":
         # measured on UCI's tables: what learns slowly (energy) needs some thousand steps, the others stop before
-        epochs = 500 if small else min(400, max(20, 10_000 // math.ceil(kept / size)))
-    waits = max(10, epochs // 10) if patience == "auto" else patience
-    return Recipe(int(epochs), size, int(waits), count)
+        ours = 500 if small else min(400, max(20, 10_000 // math.ceil(kept / size)))
+        epochs = ours if wanted is None else wanted.epochs
+    return size, int(epochs)

@@ -22,7 +22,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     Inputs and targets are standardised inside; everything is given and returned in its own units.
 
     Args:
-        hidden_layers: widths of the hidden layers.
+        hidden_layers: widths of the hidden layers; ``"auto"``: as the method has it.
         activation: between them: ``"relu"``, ``"elu"``, ``"tanh"``, …, or a function that makes a module.
         net: a network of your own in their place: a module (a plain one is converted by `bedl.bayesianize`; it is
             copied, never changed) or a function ``(n_features, n_outputs) -> module``. It needs two outputs per target.
@@ -37,10 +37,10 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
         epochs: how often each point is seen at most; ``"auto"``: from the number of points.
         batch_size: points per step; ``"auto"``: from the number of points.
-        learning_rate: of Adam, at its highest; it falls to 0 over the epochs.
+        learning_rate: of Adam, at its highest; it falls to 0 over the epochs. ``"auto"``: as the method has it.
         validation_fraction: the part of the points that is held out to decide when to stop.
-        early_stopping: whether to hold points out, stop by them and return to the best epoch. 64 points or fewer are
-            all trained on, for the full number of epochs.
+        early_stopping: whether to hold points out, stop by them and return to the best epoch; ``"auto"``: as the method
+            has it. 64 points or fewer are all trained on, for the full number of epochs.
         patience: epochs without improvement before stopping; ``"auto"``: a tenth of `epochs`, at least 10.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, …
         checkpoint: a folder; a fit that was interrupted goes on from there when it is called again.

@@ -48,7 +48,7 @@ def train(estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: R
             points,  # type: ignore[arg-type]
             epochs=plan.epochs,
             batch_size=plan.batch_size,
-            optimizer=adam(estimator.learning_rate),
+            optimizer=adam(plan.lr),
             schedule=Cosine(),
             validation=out,  # type: ignore[arg-type]
             early_stopping=None if out is None else EarlyStopping(plan.patience),
@@ -81,7 +81,7 @@ def _as_one(
         [points for points, _ in parts],
         epochs=plan.epochs,
         batch_size=plan.batch_size,
-        lr=float(estimator.learning_rate),
+        lr=plan.lr,
         schedule=Cosine(),
         validation=held if stopping else None,
         early_stopping=EarlyStopping(plan.patience) if stopping else None,
@@ -108,14 +108,14 @@ def _place(estimator: Any, part: str) -> Checkpoints | None:
 
 
 def partial_train(
-    estimator: Any, members: Sequence[Any], points: Points, batch_size: int, optimizers: Sequence[Any], seed: int
+    estimator: Any, members: Sequence[Any], points: Points, plan: Recipe, optimizers: Sequence[Any], seed: int
 ) -> list[Any]:
     """Each member sees the points once. Returns the optimisers, whose memory the next call goes on with."""
     kept: list[Any] = []
     for number, (member, before) in enumerate(zip(members, optimizers, strict=True)):
 
         def make(parameters: Any, before: Any = before) -> Any:
-            optimizer = adam(estimator.learning_rate)(parameters) if before is None else before
+            optimizer = adam(plan.lr)(parameters) if before is None else before
             kept.append(optimizer)
             return optimizer
 
@@ -123,7 +123,7 @@ def partial_train(
             member,
             points,  # type: ignore[arg-type]
             epochs=1,
-            batch_size=batch_size,
+            batch_size=plan.batch_size,
             optimizer=make,
             schedule=Constant(),
             accelerator=estimator.device,

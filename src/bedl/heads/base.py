@@ -68,6 +68,13 @@ class Head(nn.Module):
         """
         raise BEDLError(f"{type(self).__name__} does not say how much it knows: write its log_ignorance(f)")
 
+    def divergence_of_spread(self, f: Moments | Tensor) -> Tensor:
+        """Divergence from knowing nothing, whatever the expected target: `kl`, unless a head can leave the mean out.
+
+        f shape: (*batch, n_outputs) -> (*batch)
+        """
+        return self.kl(f)
+
     @property
     def complexity(self) -> float | Tensor:
         """log B / N of the PAC bound, from the range of the likelihood; 1 where that is a probability."""

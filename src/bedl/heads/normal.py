@@ -148,6 +148,12 @@ class Normal(Head):
         signal = m1.detach().flatten(0, -2).var(0, correction=0).clamp(*SIGNAL)
         return _log_sum(v1, log_evidence) - signal.log()
 
+    def divergence_of_spread(self, f: Moments | Tensor) -> Tensor:
+        """KL(N(0, v1 + exp(m2 + v2/2)) || N(0, 1/a)), summed over the targets. shape: (*batch)"""
+        _, v1, log_evidence, _ = self._split(f)
+        zero = torch.zeros_like(v1)
+        return self._normal_kl(zero, v1 + soft_exp(log_evidence), _log_sum(v1, log_evidence)).sum(-1)
+
     # -- for known f ---------------------------------------------------------------------------------
     def given(self, f: Tensor) -> NormalPredictive:
         mean, zero, log_evidence, log_noise = self._split(f)

@@ -3,7 +3,7 @@
 `registry` offers them by name, for estimators, the command line and benches.
 """
 
-from bedl.methods import presets, registry  # presets registers the names
+from bedl.methods import evidence, presets, registry  # whose names are registered in this order
 from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.ensemble import Ensemble
@@ -21,5 +21,6 @@ __all__ = [
     # the methods
     "BEDL",
     "Ensemble",
+    "evidence",
     "presets",
 ]

@@ -13,7 +13,7 @@ from torch import nn
 from bedl.methods.registry import Problem
 from bedl.nn import GaussianLayer, GaussianLinear, bayesianize
 
-__all__ = ["ACTIVATIONS", "gaussian_network"]
+__all__ = ["ACTIVATIONS", "gaussian_network", "hidden_layers"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU, "gelu": nn.GELU, "leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid,
@@ -27,7 +27,7 @@ def gaussian_network(problem: Problem, n_outputs: int) -> nn.Sequential:
     A plain network of the user's own is converted, and copied in any case.
     """
     if problem.net is None:
-        body: nn.Module = _layers(problem.hidden_layers, problem.activation, problem.input_shape[0], n_outputs)
+        body: nn.Module = hidden_layers(problem, problem.input_shape[0], n_outputs)
     else:
         body = _own(problem.net, problem.input_shape, n_outputs)
         gaussian = any(isinstance(module, GaussianLayer) for module in body.modules())
@@ -36,10 +36,14 @@ def gaussian_network(problem: Problem, n_outputs: int) -> nn.Sequential:
     return nn.Sequential(*([problem.front()] if problem.front is not None else []), body)
 
 
-def _layers(hidden_layers: Any, activation: Any, n_inputs: int, n_outputs: int) -> nn.Sequential:
-    widths: Sequence[Any] = [hidden_layers] if isinstance(hidden_layers, Integral) else list(hidden_layers)
+def hidden_layers(problem: Problem, n_inputs: int, n_outputs: int, default: Sequence[int] = (50,)) -> nn.Sequential:
+    """Gaussian layers of the widths that the problem asks for, or of the default ones."""
+    given, activation = problem.hidden_layers, problem.activation
+    if isinstance(given, str) and given != "auto":
+        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), or 'auto', not {given!r}")
+    widths: Sequence[Any] = default if given == "auto" else [given] if isinstance(given, Integral) else list(given)
     if not all(isinstance(width, Integral) and int(width) > 0 for width in widths):
-        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), not {hidden_layers!r}")
+        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), not {given!r}")
     if not callable(activation) and activation not in ACTIVATIONS:
         raise ValueError(
             f"activation must be one of {', '.join(ACTIVATIONS)}, or nn.Mish or the like; not {activation!r}"

@@ -14,11 +14,28 @@ from torch import nn
 from bedl.errors import BEDLError
 from bedl.methods.base import Method
 
-__all__ = ["Problem", "Registered", "UnknownMethodError", "get", "names", "register", "resolve"]
+__all__ = ["Problem", "Registered", "Training", "UnknownMethodError", "get", "names", "register", "resolve"]
 
 
 class UnknownMethodError(BEDLError, ValueError):
     """There is no method of this name, or it cannot do what is asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a method wants to be trained where the user does not say.
+
+    Attributes:
+        epochs: how often each point is seen.
+        batch_size: points per step.
+        lr: learning rate of Adam, at its highest.
+        early_stopping: whether points are held out to decide when to stop.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    early_stopping: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +46,7 @@ class Problem:
         task: the task's name, such as "regression".
         n_targets: how many targets, classes or labels there are.
         input_shape: of one point.
-        hidden_layers: widths of the hidden layers.
+        hidden_layers: widths of the hidden layers; "auto": as the method has it.
         activation: between them: a name, or a function that makes a module.
         net: a network of the user's own in their place: a module, or a function (n_features, n_outputs) -> module.
         front: makes what stands in front of the network, such as a scaling of the inputs; None: nothing.
@@ -38,7 +55,7 @@ class Problem:
     task: str
     n_targets: int
     input_shape: tuple[int, ...]
-    hidden_layers: Any = (50,)
+    hidden_layers: Any = "auto"
     activation: Any = "relu"
     net: Any = None
     front: Callable[[], nn.Module] | None = None
@@ -58,6 +75,7 @@ class Registered:
         tasks: the tasks it serves; None: all of them.
         needs: packages it imports beyond those of bedl itself.
         extra: the extra of bedl that brings them.
+        training: how it wants to be trained, by the number of points; None: as estimators do by default.
         build: makes the method, from a `Problem` and options; None for a name that stands for another choice.
         choice: for such a name, which method and options it stands for.
     """
@@ -67,6 +85,7 @@ class Registered:
     tasks: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     extra: str | None = None
+    training: Callable[[int], Training] | None = None
     build: Build | None = None
     choice: Choice | None = None
 
@@ -109,6 +128,7 @@ def register(
     tasks: tuple[str, ...] | None = None,
     needs: tuple[str, ...] = (),
     extra: str | None = None,
+    training: Callable[[int], Training] | None = None,
 ) -> Callable[[Build], Build]:
     """Decorator: offer a function (problem, **options) -> Method under a name.
 
@@ -119,7 +139,7 @@ def register(
     """
 
     def add(build: Build) -> Build:
-        _METHODS[name] = Registered(name, summary, tasks, needs, extra, build=build)
+        _METHODS[name] = Registered(name, summary, tasks, needs, extra, training, build=build)
         return build
 
     return add

@@ -3,9 +3,11 @@
 from bedl.objectives import perturbations
 from bedl.objectives.base import ForwardPass, Objective, Sum
 from bedl.objectives.batch import Batch
+from bedl.objectives.evidence import Known, Unknown
 from bedl.objectives.hyperprior import HyperPrior
 from bedl.objectives.likelihood import MarginalLikelihood
 from bedl.objectives.pac import PAC, VacuousBound
+from bedl.objectives.weight_prior import WeightPrior
 
 __all__ = [
     # what they are made of
@@ -15,9 +17,12 @@ __all__ = [
     "Sum",
     # the terms
     "HyperPrior",
+    "Known",
     "MarginalLikelihood",
     "PAC",
+    "Unknown",
     "VacuousBound",
+    "WeightPrior",
     # off-manifold copies
     "perturbations",
 ]

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from bedl.moments import Moments
 from bedl.objectives.base import ForwardPass, Objective
 from bedl.objectives.batch import Batch
-from bedl.objectives.perturbations import Perturbation, perturbation_for
+from bedl.objectives.perturbations import Perturbation, with_copies
 
 if TYPE_CHECKING:
     from bedl.heads import Head
@@ -77,13 +76,7 @@ class PAC(Objective):
         return self.evidence if self.on == "data" else None
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
-        if self.on == "data" or batch.perturbed is not None:
-            return batch
-        x = batch.x
-        perturb = self.perturbation or perturbation_for(x)
-        if isinstance(x, Moments):  # the copy is as noisy as the point
-            return batch._replace(perturbed=Moments(perturb(x.loc, generator), x.variance))
-        return batch._replace(perturbed=perturb(x, generator))
+        return batch if self.on == "data" else with_copies(batch, self.perturbation, generator)
 
     def divergence(self, forward: ForwardPass) -> Tensor:
         """KL/N: the mean of the points' divergences. shape: ()"""

@@ -6,6 +6,8 @@ A perturbation is a function ``(x, generator) -> x`` of the same shape. None of 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 
 import torch
@@ -14,11 +16,13 @@ from torch import Generator, Tensor
 
 from bedl.errors import BEDLError
 from bedl.moments import Moments
+from bedl.objectives.batch import Batch
 
 __all__ = [
     "IMAGE",
     "TABLE",
     "Perturbation",
+    "around_and_beyond",
     "invert_contrast",
     "maximum_of_two",
     "one_of",
@@ -27,6 +31,7 @@ __all__ = [
     "perturbation_for",
     "shuffle_blocks",
     "smooth_blobs",
+    "with_copies",
 ]
 
 Perturbation = Callable[[Tensor, Generator | None], Tensor]
@@ -173,6 +178,42 @@ class one_of:
 
     def __repr__(self) -> str:
         return f"one_of({', '.join(getattr(kind, '__name__', repr(kind)) for kind in self.kinds)})"
+
+
+def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: float = 3.0) -> Tensor:
+    """Rows that are no data, each of one of three kinds: near by, with noise of a random size, which reaches into gaps;
+    some columns anywhere, up to far outside; or columns that do not belong together.
+
+    Args:
+        x: a table. shape: (n, columns)
+        generator: source of randomness.
+        reach: how much of what is anywhere lies far outside: half of it beyond 0.58 · reach standard deviations.
+    """
+    n, columns = x.shape
+    loc, std = x.mean(0), x.std(0, correction=0)
+    std = torch.where(std > 0, std, 1.0)
+    rand = functools.partial(_rand, x, generator=generator)
+    size = torch.exp(math.log(0.1) + math.log(20.0) * rand(n, 1))
+    normal = torch.special.ndtri(rand(n, columns).clamp(1e-6, 1 - 1e-6))
+    near = x + size * normal * std
+    uniform = (2 * rand(n, columns) - 1) * 0.999
+    anywhere = loc + std * reach * uniform * torch.rsqrt(1 - uniform.square())
+    score = rand(n, columns)
+    far = torch.where((score < rand(n, 1)) | (score == score.amin(1, keepdim=True)), anywhere, x)
+    mixed = permute_columns(x, generator) if columns > 1 else far
+    kind = rand(n, 1)
+    return torch.where(kind < 0.5, near, torch.where(kind < 0.75, far, mixed))
+
+
+def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Generator | None = None) -> Batch:
+    """The batch with perturbed copies of its inputs, unless it has some; a noisy input's copy is as noisy."""
+    if batch.perturbed is not None:
+        return batch
+    x = batch.x
+    perturb = perturbation or perturbation_for(x)
+    if isinstance(x, Moments):
+        return batch._replace(perturbed=Moments(perturb(x.loc, generator), x.variance))
+    return batch._replace(perturbed=perturb(x, generator))
 
 
 IMAGE = one_of(shuffle_blocks, smooth_blobs, maximum_of_two, invert_contrast)

@@ -1,0 +1,101 @@
+"""Evidence asked for on the data and off it: what the likelihood does not see and the user wants to know.
+
+The likelihood is blind to how much evidence there is: it sees the sum of the variances of a target, and logits up to a
+constant. Two terms fix it. On the data lambda, the distribution of the target, is to be known about as well as N
+observations can make it known (`Known`); off the data it is to be as unknown as the prior has it (`Unknown`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bedl.objectives.base import ForwardPass, Objective
+from bedl.objectives.batch import Batch
+from bedl.objectives.perturbations import Perturbation, with_copies
+
+__all__ = ["Known", "Unknown"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Known(Objective):
+    """On the data, lambda is known as well as N points can make it known.
+
+        strength · mean over points of  log cosh(½ log(u/t)),   t = observations / N
+
+    u is how little is known: lambda's variance in units of the signal's for targets, 1/alpha_0 for classes
+    (`Head.log_ignorance`). This is the Bhattacharyya distance of two normals of variance u and t: a parabola near u = t
+    and linear in log u far away, so it can neither be satisfied by more noise nor collapse a network as a KL does.
+
+    Args:
+        strength: a factor on the term.
+        observations: how many observations fix one quantity; 1/N is the variance of a mean.
+
+    Example:
+        >>> import torch
+        >>> from bedl import GaussianLinear
+        >>> from bedl.heads import Dirichlet
+        >>> from bedl.objectives import Batch, Known
+        >>> x, y = torch.randn(8, 2), torch.zeros(8, dtype=torch.long)
+        >>> net, head = GaussianLinear(2, 3), Dirichlet(3)
+        >>> few, many = (Known()(net, head, Batch(x, y, n_train=n)) for n in (10, 10_000))
+        >>> bool(many > few)  # the same evidence is too little where there are more data
+        True
+    """
+
+    strength: float = 0.2
+    observations: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("strength", "observations"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor) and not value >= 0:
+                raise ValueError(f"Known: {name} must be at least 0, not {value}")
+
+    def statistic(self, forward: ForwardPass) -> Tensor:
+        log_ignorance = forward.head.log_ignorance(forward.outputs)  # shape: (n, k)
+        n = torch.as_tensor(forward.batch.n_train, dtype=log_ignorance.dtype, device=log_ignorance.device)
+        excess = log_ignorance + (n / self.observations).log()
+        distance = F.softplus(excess) - 0.5 * excess - math.log(2)
+        return forward.batch.mean(distance.mean(-1))
+
+    def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
+        return self.strength * statistic
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown(Objective):
+    """Off the data, lambda is as unknown as the prior has it: the PAC root of the divergence, on copies that are none.
+
+        strength · sqrt(mean over copies of KL(lambda ‖ prior) + 1/1000)
+
+    The bound's other terms are left out: they would only weaken the pull. For targets the divergence is that of the
+    spread; where the mean goes off the data is left to the network. The PAC value on the data alone is `PAC()`.
+
+    Args:
+        strength: a factor on the root.
+        perturbation: how copies are made, ``(x, generator) -> x``; by default a choice that fits the input's shape.
+    """
+
+    strength: float = 0.2
+    perturbation: Perturbation | None = None
+
+    additive: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.strength, Tensor) and not self.strength >= 0:
+            raise ValueError(f"Unknown: strength must be at least 0, not {self.strength}")
+
+    def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
+        return with_copies(batch, self.perturbation, generator)
+
+    def statistic(self, forward: ForwardPass) -> Tensor:
+        return forward.batch.mean(forward.head.divergence_of_spread(forward.outputs_perturbed))
+
+    def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
+        return self.strength * (statistic.clamp_min(0.0) + 1e-3).sqrt()
