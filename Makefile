@@ -22,7 +22,7 @@ PROCESSORS ?= ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_
               BEDL_NATIVE=0 OMP_NUM_THREADS=2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-processors lint format bench docs clean
+.PHONY: architectures help setup demo test test-all test-processors lint format bench docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
@@ -93,6 +93,9 @@ bench: $(STAMP) ## speed against peers (benchmarks/); never part of the tests
 docs: $(STAMP) ## generate docs/operations.md from the table of rules, docs/api.md from the docstrings
 	$(BIN)/python -m bedl.rules > docs/operations.md || { rm -f docs/operations.md; exit 1; }
 	$(BIN)/python tools/api.py > docs/api.md || { rm -f docs/api.md; exit 1; }
+
+architectures: $(STAMP) ## which published architectures work, approximate or are refused: docs/architectures.md (minutes)
+	$(BIN)/python -m tools.architectures > docs/architectures.md || { rm -f docs/architectures.md; exit 1; }
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build demo dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -201,6 +201,19 @@ def test_in_place_on_a_view_is_refused_where_it_would_not_reach(h):
         h.view(-1).mul_(10.0) if h.variance.is_contiguous() else h.flatten()[:4].mul_(10.0)
 
 
+def test_in_place_on_a_view_of_something_gone():
+    """Nobody can tell whether it was overwritten, so autograd keeps what it has."""
+    leaf = torch.ones(2, 8, requires_grad=True)
+    view = (Moments(leaf, torch.ones(2, 8)) * 2).flatten()
+    F.relu(view, inplace=True)
+    view.loc.sum().backward()
+    assert leaf.grad.min() > 0.5
+    copied = copy.deepcopy(Moments(torch.ones(2), 1.0).view(1, 2))
+    with pytest.raises(UnsupportedOperationError, match="view"):
+        Moments(torch.ones(4)[:2], torch.ones(2)).mul_(2.0)  # of what, is not known
+    assert copied.shape == (1, 2)
+
+
 def test_in_place_without_effect_is_no_change():
     h = Moments(torch.ones(2, 8, requires_grad=True), torch.ones(2, 8)) * 2
     view = h.view(-1)

@@ -61,6 +61,21 @@ def residual(blocks, average):
     return bedl.bayesianize(nn.Sequential(*body, *end))
 
 
+class Rows(nn.Module):
+    """An image as a sequence of its rows."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.out = layer, nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.out(self.layer(x.squeeze(1))[0][:, -1])
+
+
+def recurrent(kind):
+    return bedl.bayesianize(Rows(kind(8, 16, batch_first=True)))
+
+
 def lenet():
     return nn.Sequential(
         GaussianConv2d(1, 20, 5, stride=2), nn.ReLU(), GaussianConv2d(20, 50, 5, stride=2), nn.ReLU(), nn.Flatten(),
@@ -140,6 +155,7 @@ NETWORKS = {
     **{f"fully connected, {d} × 50": lambda d=d: mlp(d) for d in (1, 2, 3, 5)},
     **{f"convolutional, {d} × 16, flattened": lambda d=d: convolutional(d, False) for d in (1, 2, 4)},
     **{f"convolutional, {d} × 16, averaged": lambda d=d: convolutional(d, True) for d in (1, 2, 4)},
+    **{f"{kind.__name__}, 8 steps × 16": lambda kind=kind: recurrent(kind) for kind in (nn.RNN, nn.LSTM, nn.GRU)},
     "residual, 2 blocks × 16, flattened": lambda: residual(2, False),
     "residual, 2 blocks × 16, averaged": lambda: residual(2, True),
 }

@@ -97,11 +97,11 @@ class Report:
 def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     """List every operation that `module` would call on Moments, with its rule or "no rule: …".
 
-    The network is walked through once without data or arithmetic (on torch's meta device), and goes on past
-    operations without a rule, so that all of them are listed at once. If that goes well, a copy of it runs with all
-    variances zero beside the plain network, in evaluation mode: where their values part, the code does something else
-    with Moments than with tensors (`parting`). Where layers are called more than once, which one pass takes for
-    independent draws, weights are drawn to see what that comes to (`shared`).
+    The network is walked through once without data or arithmetic (on torch's meta device; where it reads values, on
+    the example), and goes on past operations without a rule, so that all of them are listed at once. If that goes
+    well, a copy of it runs with all variances zero beside the plain network, in evaluation mode: where their values
+    part, the code does something else with Moments than with tensors (`parting`). Where layers are called more than
+    once, which one pass takes for independent draws, weights are drawn to see what that comes to (`shared`).
 
     Args:
         module: a network, with Gaussian layers already or as it would be after `bayesianize`.
@@ -128,10 +128,14 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of code that may part from the plain network: that is looked at below
             net = bayesianize(module)
-    report = _walk(net, inputs, kwargs)
-    if report.unsupported or any(p.is_meta for p in net.parameters()):
+    report = _walk(net, inputs, kwargs, torch.device("meta"))
+    has_values = not any(p.is_meta for p in net.parameters())
+    if has_values:
+        inputs, kwargs = pytree.tree_map_only(Tensor, _with_values(net), (inputs, kwargs))
+    if has_values and report.failure:  # networks read values (`.item()`) and make tensors without a device
+        report = _walk(net, inputs, kwargs, None)
+    if report.unsupported or not has_values:
         return report
-    inputs, kwargs = pytree.tree_map_only(Tensor, _with_values(net), (inputs, kwargs))
     parting = where_they_part(net, inputs, kwargs) or ""
     shared = report.shared
     if shared and not report.failure:
@@ -140,11 +144,13 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     return dataclasses.replace(report, parting=parting, shared=shared, compared=True)
 
 
-def _walk(net: nn.Module, inputs: tuple, kwargs: dict) -> Report:
-    """What a network with Gaussian layers calls, found out without arithmetic."""
+def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | None) -> Report:
+    """What a network with Gaussian layers calls; on the meta device, found out without arithmetic."""
     names = names_by_weight(net)  # moving to another device parts layers that share a weight
-    net = copy.deepcopy(net).to("meta")
-    inputs, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), (inputs, kwargs))
+    net = copy.deepcopy(net)
+    if device is not None:
+        net = net.to(device)
+        inputs, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), (inputs, kwargs))
     listener = _Listener()
     failure = ""
     dispatch._scope.listener = listener

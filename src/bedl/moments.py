@@ -8,6 +8,7 @@ moments of the result. This file knows no rule; `bedl.dispatch` finds it, `bedl.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,7 +55,7 @@ class Moments:
 
     loc: Tensor
     variance: Tensor
-    root = cast(Any, None)  # of a view: the pair that an in-place change has to reach; no field
+    family = cast(Any, None)  # of a view: references to it, to what it is a view of, and to other views; no field
 
     if TYPE_CHECKING:  # the tensor methods that are attached below
 
@@ -201,9 +202,15 @@ class Moments:
         return self
 
     def _write(self, other: Moments) -> Moments:
+        """Take over values where this pair may be a view of another one, or that of it."""
+        relatives = [pair for ref in self.family or () if (pair := ref()) is not None and pair is not self]
+        known = self.family is not None
+        if known and not relatives:  # what it was a view of is gone: nobody can tell
+            self.loc, self.variance = other.loc, other.variance
+            return self
         recorded = torch.is_grad_enabled() and (self.requires_grad or other.requires_grad)
         repeated = 0 in self.loc.stride() or 0 in self.variance.stride()
-        if recorded or repeated or self.root is None or not self._reaches(self.root):
+        if recorded or repeated or not known or not all(self._shares_memory(pair) for pair in relatives):
             raise refusal(
                 torch.Tensor.copy_,
                 "in-place operations on a view (a slice, a reshape) would overwrite what autograd keeps, or not reach "
@@ -213,16 +220,22 @@ class Moments:
         self.variance.copy_(other.variance)
         return self
 
-    def _reaches(self, root: Moments) -> bool:
-        pairs = ((self.loc, root.loc), (self.variance, root.variance))
+    def _shares_memory(self, other: Moments) -> bool:
+        pairs = ((self.loc, other.loc), (self.variance, other.variance))
         return all(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a, b in pairs)
 
     def moved(self, loc: Tensor, variance: Tensor) -> Moments:
         """A pair made by moving entries of this one, which may be a view of it."""
         pair = Moments(loc, variance)
         if not torch.compiler.is_compiling() and loc._is_view():
-            pair.root = self if self.root is None else self.root
+            if self.family is None:
+                self.family = [weakref.ref(self)]
+            pair.family = self.family
+            pair.family.append(weakref.ref(pair))
         return pair
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "family"}
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One draw, every entry independently from a normal distribution. shape: (*shape)"""

@@ -162,6 +162,24 @@ def test_root_layer_hooks_mode_and_frozen_weights():
     assert not any(p.requires_grad for p in bayesian.parameters())
 
 
+class Wide(nn.Conv2d):
+    """Only a constructor of its own."""
+
+    def __init__(self, channels):
+        super().__init__(channels, 2 * channels, 3, groups=channels)
+
+
+def test_subclasses_that_add_nothing_are_converted():
+    net, x = nn.Sequential(Wide(3)), torch.randn(2, 3, 5, 5)
+    bayesian = bedl.bayesianize(net)
+    assert isinstance(bayesian[0], bedl.GaussianConv2d)
+    assert torch.equal(copy.deepcopy(bayesian)(x).variance, bayesian(x).variance)
+    assert (bayesian(x).variance > 0).all()
+    back = bedl.deterministic(bayesian)
+    assert type(back[0]) is Wide
+    assert torch.equal(back(x), net(x))
+
+
 NORMS = [
     nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm, nn.utils.weight_norm,
     nn.utils.spectral_norm, nn.utils.parametrizations.orthogonal,

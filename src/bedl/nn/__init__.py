@@ -24,6 +24,7 @@ from bedl.nn.recurrent import (
     GaussianRNN,
     GaussianRNNCell,
 )
+from bedl.rules.positions import shared_draws
 from bedl.rules.weights import variance_products
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "refuse_frozen",
     "remove_correction",
     "sampled",
+    "shared_draws",
     "variance_products",
     "warn_if_deterministic",
 ]

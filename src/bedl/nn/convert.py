@@ -17,29 +17,9 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bedl.errors import BEDLError
-from bedl.nn import layers, recurrent
-from bedl.nn.attention import GaussianMultiheadAttention
+from bedl.nn import layers
 from bedl.nn.derived import copied, make_weights_plain, type_of
-
-GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
-    nn.Linear: layers.GaussianLinear,
-    NonDynamicallyQuantizableLinear: layers.GaussianLinear,
-    nn.Conv1d: layers.GaussianConv1d,
-    nn.Conv2d: layers.GaussianConv2d,
-    nn.Conv3d: layers.GaussianConv3d,
-    nn.ConvTranspose1d: layers.GaussianConvTranspose1d,
-    nn.ConvTranspose2d: layers.GaussianConvTranspose2d,
-    nn.ConvTranspose3d: layers.GaussianConvTranspose3d,
-    nn.Embedding: layers.GaussianEmbedding,
-    nn.Bilinear: layers.GaussianBilinear,
-    nn.MultiheadAttention: GaussianMultiheadAttention,
-    nn.RNN: recurrent.GaussianRNN,
-    nn.LSTM: recurrent.GaussianLSTM,
-    nn.GRU: recurrent.GaussianGRU,
-    nn.RNNCell: recurrent.GaussianRNNCell,
-    nn.LSTMCell: recurrent.GaussianLSTMCell,
-    nn.GRUCell: recurrent.GaussianGRUCell,
-}
+from bedl.nn.twins import GAUSSIAN_TWINS, twin_of
 
 Selector = Callable[[str, nn.Module], bool] | str | type[nn.Module] | Iterable[Any] | None
 
@@ -55,7 +35,7 @@ def bayesianize(
 ) -> nn.Module:
     """A copy of `module` whose weight-carrying layers are Gaussian; its own forward() runs unchanged.
 
-    Layers are converted by exact type (a subclass of `nn.Linear` may have a forward of its own): linear, bilinear,
+    Layers are converted by type (a subclass of `nn.Linear` with a forward of its own is not): linear, bilinear,
     convolution, transposed convolution, embedding, multi-head attention, recurrent layers and their cells. Everything
     else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Code that asks
     `isinstance(x, torch.Tensor)` is warned of: with Moments it takes its other branch. Whether that matters
@@ -100,7 +80,7 @@ def bayesianize(
     shared: dict[tuple[int, str], nn.Parameter] = {}
     originals: list[nn.Parameter] = []  # kept alive, so that ids stay theirs
     for name, layer in list(result.named_modules()):
-        twin = GAUSSIAN_TWINS.get(type_of(layer))
+        twin = twin_of(type_of(layer))
         if twin is None or not chosen(name, layer) or left_out(name, layer):
             continue
         make_weights_plain(layer)
@@ -121,9 +101,7 @@ def bayesianize(
                 layer._parameters[f"{weight}_{part}"] = shared.setdefault((id(original), part), pair)
     if include is None and exclude is None and not any(isinstance(m, layers.GaussianLayer) for m in result.modules()):
         known = ", ".join(kind.__name__ for kind in GAUSSIAN_TWINS if kind is not NonDynamicallyQuantizableLinear)
-        raise BEDLError(
-            f"bayesianize: {type(module).__name__} has no layer to convert; known are, by exact type: {known}"
-        )
+        raise BEDLError(f"bayesianize: {type(module).__name__} has no layer to convert; known are: {known}")
     _warn_of_questions(result)
     return result
 

@@ -245,7 +245,7 @@ def refinement(squares: Tensor, v: Tensor, own: Tensor, total: Tensor) -> Tensor
 
 # -- what both passes need -------------------------------------------------------------------------
 def _correctable(net: nn.Module) -> list[tuple[str, Any]]:
-    return [(name, layer) for name, layer in net.named_modules() if type(layer) in _CORRECTABLE]
+    return [(name, layer) for name, layer in net.named_modules() if isinstance(layer, _CORRECTABLE)]
 
 
 def _linear_map(layer: GaussianLayer, weight: Tensor) -> Callable[[Tensor], Tensor]:
