@@ -1,0 +1,108 @@
+"""Terms that ask for evidence: against torch.distributions and by hand; they add up with the others."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal as Gaussian
+from torch.distributions import kl_divergence
+
+from bedl import GaussianLinear, Moments
+from bedl.heads import Dirichlet, Normal, Sampled
+from bedl.methods import BEDL, Batch
+from bedl.objectives import ForwardPass, Known, Unknown, WeightPrior
+from bedl.objectives.perturbations import around_and_beyond
+
+
+class Fixed(nn.Module):
+    """A network that gives the same outputs for whatever points."""
+
+    def __init__(self, loc: torch.Tensor, variance: torch.Tensor):
+        super().__init__()
+        self.outputs = Moments(loc, variance)
+
+    def forward(self, x: torch.Tensor) -> Moments:
+        return self.outputs
+
+
+def bhattacharyya(u: float, t: float) -> float:
+    """Distance of N(0, u) and N(0, t), in the logarithm's form: −2 log of the affinity."""
+    return -2 * math.log(math.sqrt(2 * math.sqrt(u * t) / (u + t)))
+
+
+def test_known_is_a_distance_of_normals() -> None:
+    """For classes of 1/alpha_0 from 2/N; for targets of lambda's variance from 2/N of the signal's."""
+    x, y = torch.zeros(4, 1), torch.zeros(4, dtype=torch.long)
+    net = Fixed(torch.full((4, 3), math.log(5.0)), torch.zeros(4, 3))
+    found = Known(strength=0.5)(net, Dirichlet(3), Batch(x, y, n_train=300))
+    assert found.item() == pytest.approx(0.5 * bhattacharyya(1 / 15, 2 / 300), rel=1e-5)
+    loc = torch.tensor([[-1.0, -2.0, 0.0], [1.0, -2.0, 0.0]])
+    net = Fixed(loc, torch.tensor([[0.3, 0.0, 0.0], [0.3, 0.0, 0.0]]))
+    unknown = 0.3 + torch.exp(math.log(2) - torch.nn.functional.softplus(torch.tensor(math.log(2) + 2.0))).item()
+    found = Known(strength=1.0)(net, Normal(1, noise="learned"), Batch(x[:2], x[:2], n_train=50))
+    assert found.item() == pytest.approx(bhattacharyya(unknown, 2 / 50), rel=1e-5)  # the means' variance is 1
+
+
+def test_known_asks_for_the_evidence_that_there_is() -> None:
+    """Its gradient by the log evidence vanishes at alpha_0 = N/2, and pulls there from both sides."""
+    x, y = torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)
+    for log_alpha, sign in ((0.0, -1), (math.log(500 / 2 / 2), 0), (9.0, 1)):
+        m = torch.full((1, 2), log_alpha, requires_grad=True)
+        Known()(Fixed(m, torch.zeros(1, 2)), Dirichlet(2), Batch(x, y, n_train=500)).backward()
+        assert m.grad is not None
+        assert m.grad.sum().sign().item() == sign or m.grad.abs().max() < 1e-6
+
+
+def test_unknown_is_the_root_of_the_divergence_from_the_prior() -> None:
+    x = torch.zeros(3, 1)
+    loc, variance = torch.tensor([[5.0, -1.0, 0.0]]).expand(3, 3), torch.tensor([[0.2, 0.0, 0.0]]).expand(3, 3)
+    batch = Batch(x, x, 10, perturbed=x)
+    head = Normal(1, noise="learned")
+    u = 0.2 + torch.exp(math.log(2) - torch.nn.functional.softplus(torch.tensor(math.log(2) + 1.0)))
+    truth = kl_divergence(Gaussian(0.0, u.sqrt()), Gaussian(0.0, 1.0))  # whatever the mean
+    assert Unknown(0.7)(Fixed(loc, variance), head, batch).item() == pytest.approx(
+        0.7 * math.sqrt(truth.item() + 1e-3), rel=1e-5
+    )
+    classes = Fixed(torch.zeros(3, 4), torch.zeros(3, 4))
+    batch = Batch(x, torch.zeros(3, dtype=torch.long), 10, perturbed=x)
+    assert Unknown(1.0)(classes, Dirichlet(4), batch).item() == pytest.approx(math.sqrt(1e-3), rel=0.1)
+
+
+def test_weight_prior_against_torch_distributions() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(GaussianLinear(3, 4), nn.ReLU(), GaussianLinear(4, 2, variances="output"))
+    truth = torch.zeros(())
+    for layer in (net[0], net[2]):
+        std = (0.5 * layer.weight_logvar).exp().expand(layer.weight_mean.shape)
+        truth = truth + kl_divergence(Gaussian(layer.weight_mean, std), Gaussian(0.0, 1.0)).sum()
+    forward = ForwardPass(net, Normal(1), Batch(torch.zeros(2, 3), torch.zeros(2), n_train=40))
+    assert torch.allclose(WeightPrior(2.0).statistic(forward), 2 * truth / 40, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "head, outputs", [(Normal(1, noise="learned"), 3), (Sampled(Normal(1), 4), 2), (Dirichlet(3), 3)]
+)
+def test_all_terms_together_have_gradients(head, outputs) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    net = nn.Sequential(GaussianLinear(2, 8), nn.ReLU(), GaussianLinear(8, outputs))
+    method = BEDL(net, head, Known() + Unknown(perturbation=around_and_beyond) + WeightPrior(0.1))
+    assert not method.additive
+    y = torch.randint(3, (16,)) if head.task == "classification" else torch.randn(16)
+    method.loss(Batch(torch.randn(16, 2), y, n_train=16)).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_copies_reach_gaps_and_far_outside(columns: int) -> None:
+    """Some of the copies lie between two clumps, and some far beyond them."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(4000, columns, generator=g) * 0.1 + torch.where(torch.rand(4000, 1, generator=g) < 0.5, -1.0, 1.0)
+    copies = around_and_beyond(x, g)
+    first = copies[:, 0]
+    assert copies.isfinite().all()
+    assert 0.05 < (first.abs() < 0.5).float().mean() < 0.6
+    assert (first.abs() > 6).float().mean() > 0.01
+    assert (copies != x).any(1).float().mean() > 0.95
