@@ -37,7 +37,12 @@ def training(n: int) -> Training:
 
 @register("evidence", "BEDL that is asked for evidence on the data and off it, one net", training=training)
 def evidence(
-    problem: Problem, known: float = 0.2, unknown: float = 0.2, weight_prior: float = 0.5, frequency: float = 0.3
+    problem: Problem,
+    known: float = 0.2,
+    unknown: float = 0.2,
+    weight_prior: float = 0.5,
+    embedding: int = 4,
+    frequency: float = 0.3,
 ) -> BEDL:
     """One network.
 
@@ -46,19 +51,21 @@ def evidence(
         known: strength of `Known`.
         unknown: strength of `Unknown`.
         weight_prior: strength of `WeightPrior`.
-        frequency: of the waves that embed columns.
+        embedding: numbers that each column of a table is embedded in; 0: none.
+        frequency: of the waves that they are made of.
     """
     options = {"noise": "learned"} if problem.task == "regression" else {}
     head = head_of(problem.task, problem.n_targets, **options)
     table = problem.net is None and len(problem.input_shape) == 1
-    net = _for_tables(problem, head.n_outputs, frequency) if table else gaussian_network(problem, head.n_outputs)
+    embedding = embedding if problem.input_shape[0] <= MANY_COLUMNS else 0
+    columns = Columns(problem.input_shape[0], size=embedding, frequency=frequency) if table else None
+    net = gaussian_network(problem, head.n_outputs) if columns is None else _behind(columns, problem, head.n_outputs)
     copies = around_and_beyond if len(problem.input_shape) == 1 else None
     return BEDL(net, head, Known(known) + Unknown(unknown, copies) + WeightPrior(weight_prior))
 
 
-def _for_tables(problem: Problem, n_outputs: int, frequency: float) -> nn.Sequential:
-    n_columns = problem.input_shape[0]
-    columns = Columns(n_columns, size=4 if n_columns <= MANY_COLUMNS else 0, frequency=frequency)
+def _behind(columns: Columns, problem: Problem, n_outputs: int) -> nn.Sequential:
+    """The network behind the columns of a table, which starts with little unknown and some noise."""
     body = hidden_layers(problem, columns.n_outputs, n_outputs, default=(64, 64))
     last = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)][-1]
     with torch.no_grad():
