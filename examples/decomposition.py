@@ -27,7 +27,7 @@ places = {"left": (-3, -1), "gap": (-0.5, 0.5), "right": (1, 3), "beyond": (5, 6
 print("standard deviations, in the units of y")
 for place, (low, high) in places.items():
     grid = np.linspace(low, high, 50)
-    total, aleatoric, epistemic = np.sqrt(model.uncertainty(grid[:, None]).mean())
+    total, aleatoric, epistemic = np.sqrt(model.uncertainty(grid[:, None])[["total", "aleatoric", "epistemic"]].mean())
     known = f" (noise of the data: {noise(grid).mean():.2f})" if place in ("left", "right") else ""
     print(f"{place:6s}  total {total:.2f}, aleatoric {aleatoric:.2f}, epistemic {epistemic:.2f}{known}")
 

@@ -129,8 +129,8 @@ def wright_omega(c: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> wright_omega(torch.tensor([1.0, 100.0, -20.0]))
-        tensor([1.0000e+00, 9.5442e+01, 2.0612e-09])
+        >>> wright_omega(torch.tensor([1.0, 10.0, -20.0]))
+        tensor([1.0000e+00, 7.9294e+00, 2.0612e-09])
     """
     x = torch.where(c > 1, c - torch.log(c.clamp_min(1.0)), torch.sigmoid(c))
     for _ in range(4):
