@@ -1,7 +1,7 @@
-"""Where uncertainty comes from: noise in the data (aleatoric), or too little data (epistemic).
+"""Where uncertainty comes from: noise in the data, too little evidence, or a network that could be otherwise.
 
 A regression whose noise grows from left to right, with no data in the middle and none beyond the right end. The noise
-is found; the epistemic part grows beyond the data, but not in the gap.
+is found, and the epistemic part, evidence and model together, is large where there are no data.
 """
 
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 
 from bedl import BEDLRegressor
 
-QUICK = "--quick" in sys.argv
+QUICK = {"epochs": 40} if "--quick" in sys.argv else {}
 
 
 def noise(x: np.ndarray) -> np.ndarray:
@@ -21,15 +21,19 @@ def noise(x: np.ndarray) -> np.ndarray:
 rng = np.random.default_rng(0)
 x = np.concatenate([rng.uniform(-3, -1, 200), rng.uniform(1, 3, 200)])
 y = np.sin(x) + noise(x) * rng.normal(size=len(x))
-model = BEDLRegressor(epochs=40 if QUICK else 80, random_state=0).fit(x[:, None], y)
+model = BEDLRegressor(method="evidence", random_state=0, **QUICK).fit(x[:, None], y)
 
 places = {"left": (-3, -1), "gap": (-0.5, 0.5), "right": (1, 3), "beyond": (5, 6)}
 print("standard deviations, in the units of y")
 for place, (low, high) in places.items():
     grid = np.linspace(low, high, 50)
-    total, aleatoric, epistemic = np.sqrt(model.uncertainty(grid[:, None]).mean())
+    parts = np.sqrt(model.uncertainty(grid[:, None]).mean())
     known = f" (noise of the data: {noise(grid).mean():.2f})" if place in ("left", "right") else ""
-    print(f"{place:6s}  total {total:.2f}, aleatoric {aleatoric:.2f}, epistemic {epistemic:.2f}{known}")
+    said = ", ".join(f"{name} {parts[name]:.2f}" for name in ("total", "data", "distributional", "model"))
+    print(f"{place:6s}  {said}{known}")
 
-found = model.uncertainty(x[:, None]).aleatoric ** 0.5
+uncertainty = model.uncertainty(x[:, None])
+found = uncertainty.aleatoric**0.5
 print(f"correlation of the aleatoric std with the noise: {np.corrcoef(found, noise(x))[0, 1]:.2f}")
+gap = model.uncertainty(np.linspace(-0.5, 0.5, 50)[:, None]).epistemic
+print(f"epistemic std in the gap over that on the data: {np.sqrt(gap.median() / uncertainty.epistemic.median()):.1f}")

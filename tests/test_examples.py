@@ -36,6 +36,7 @@ SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
     ("noisy_inputs", "good sensors: mean std ", (0, 0.35), (0, 0.2)),
     ("noisy_inputs", "nll, not told: ", (0.1, 1.5), (0.3, 1)),
     ("decomposition", "correlation of the aleatoric std with the noise: ", (0.8, 1), (0.9, 1)),
+    ("decomposition", "epistemic std in the gap over that on the data: ", (0.5, 100), (5, 50)),
     ("active_learning", "gain of epistemic over random at the end: ", (-0.5, 0.5), (-0.1, 0.1)),
     ("onnx_deployment", "largest relative difference of standard deviations: ", (0, 1e-4), (0, 1e-4)),
     ("variance_correction", "std over the drawn one, before: ", (0.3, 0.85), (0.3, 0.85)),

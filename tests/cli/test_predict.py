@@ -39,6 +39,7 @@ def test_targets_are_what_the_estimator_says(houses, shelf):
     expected = {
         "prediction": mean, "std": std, "lower": lower, "upper": upper,
         "aleatoric_std": np.sqrt(parts["aleatoric"]), "epistemic_std": np.sqrt(parts["epistemic"]),
+        **{f"{part}_std": np.sqrt(parts[part]) for part in ("data", "distributional", "model")},
     }  # fmt: skip
     assert list(found) == list(expected)
     assert len(found) == 120
@@ -56,6 +57,8 @@ def test_classes_are_what_the_estimator_says(flowers, shelf):
     assert list(found["prediction"]) == [names[code] for code in estimator.predict(x)]
     np.testing.assert_allclose(found["entropy"], estimator.uncertainty(x)["total"], atol=1e-5)
     np.testing.assert_allclose(found["aleatoric_entropy"] + found["epistemic_entropy"], found["entropy"], atol=1e-6)
+    three = found[["data_entropy", "distributional_entropy", "model_entropy"]]
+    np.testing.assert_allclose(three.sum(axis=1), found["entropy"], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["houses", pytest.param("flowers", marks=pytest.mark.slow)])

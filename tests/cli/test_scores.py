@@ -57,7 +57,9 @@ def test_the_likelihood_and_the_intervals_of_an_ensemble_are_those_of_the_mixtur
     x = np.concatenate([model.encoder.features(batch) for batch in open_table(table).batches()])
     y = pandas.read_csv(table)["price"].to_numpy()
     mixture = model.estimator.predict_dist(x)
-    means, stds = mixture.means[:, 0].numpy(), (mixture.aleatorics + mixture.epistemics).sqrt()[:, 0].numpy()
+    means = mixture.means[:, 0].numpy()
+    variances = mixture.members_data + mixture.members_distributional + mixture.members_model
+    stds = variances.sqrt()[:, 0].numpy()
     density = stats.norm.pdf(y[:, None], means, stds).mean(1)
     assert scores(tmp_path / "m", table)["nll"] == pytest.approx(-np.log(density).mean(), rel=1e-6)
     lower = predicted(tmp_path / "m", table)["lower"].to_numpy()

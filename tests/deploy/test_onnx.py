@@ -52,10 +52,14 @@ def test_the_outputs_add_up(classes_file, targets_file):
     classes, targets = (OnnxModel(path).predict(x) for path, *_ in (classes_file, targets_file))
     p = classes["probabilities"]
     np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
-    np.testing.assert_allclose(classes["aleatoric"] + classes["epistemic"], p * (1 - p), atol=1e-5)
     np.testing.assert_allclose(classes["entropy"], -(p * np.log(p)).sum(1), atol=1e-4)
-    assert (classes["expected_entropy"] < classes["entropy"] + 1e-6).all()
-    np.testing.assert_allclose(targets["aleatoric"] + targets["epistemic"], targets["std"] ** 2, rtol=1e-5)
+    np.testing.assert_allclose(classes["data"] + classes["distributional"], classes["expected_entropy"], atol=1e-5)
+    for outputs, total in ((classes, classes["entropy"]), (targets, targets["std"] ** 2)):
+        three = [outputs[part] for part in ("data", "distributional", "model")]
+        assert min(float(part.min()) for part in three) >= 0
+        np.testing.assert_allclose(sum(three), total, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(outputs["aleatoric"], outputs["data"])
+        np.testing.assert_allclose(outputs["aleatoric"] + outputs["epistemic"], total, rtol=1e-5, atol=1e-5)
 
 
 def test_the_graph_holds_what_is_needed_and_no_more(classes_file):

@@ -30,7 +30,8 @@ def test_uncertainty_is_entropy_in_nats() -> None:
     model = BEDLClassifier(**QUICK).fit(X, y)
     parts = model.uncertainty(X)
     assert np.allclose(parts.total, scipy.stats.entropy(model.predict_proba(X), axis=1), atol=1e-6)
-    assert np.allclose(parts.total, parts.aleatoric + parts.epistemic)
+    assert np.allclose(parts.total, parts.aleatoric + parts.epistemic, atol=1e-6)
+    assert np.allclose(parts.total, parts.data + parts.distributional + parts.model, atol=1e-6)
     assert (parts >= 0).all().all()
     assert (parts.total <= np.log(3) + 1e-6).all()
 

@@ -58,8 +58,9 @@ def test_uncertainty_adds_up_and_is_of_the_right_unit() -> None:
     frame = pd.DataFrame(X, columns=["a", "b", "c"], index=range(1000, 1000 + len(X)))
     model = BEDLRegressor(**QUICK).fit(frame, y)
     parts = model.uncertainty(frame)
-    assert list(parts) == ["total", "aleatoric", "epistemic"]
-    assert np.array_equal(parts.total, parts.aleatoric + parts.epistemic)
+    assert list(parts) == ["total", "aleatoric", "epistemic", "data", "distributional", "model"]
+    assert np.allclose(parts.total, parts.aleatoric + parts.epistemic, rtol=1e-5)
+    assert np.allclose(parts.total, parts.data + parts.distributional + parts.model, rtol=1e-5)
     assert np.allclose(parts.total, model.predict(frame, return_std=True)[1] ** 2)
     assert list(parts.index) == list(frame.index)
 
@@ -71,14 +72,15 @@ def test_several_targets() -> None:
     assert model.predict(X).shape == (len(X), 2)
     assert model.score(X, both) > 0.9
     assert list(model.uncertainty(X)) == [
-        "total_up", "aleatoric_up", "epistemic_up", "total_down", "aleatoric_down", "epistemic_down",
+        f"{part}_{target}" for target in ("up", "down")
+        for part in ("total", "aleatoric", "epistemic", "data", "distributional", "model")
     ]  # fmt: skip
     assert BEDLRegressor(**QUICK).fit(X, y[:, None]).predict(X).shape == (len(X), 1)
 
 
 @pytest.mark.parametrize("shape", ["scalar", "per feature", "per value"])
 def test_noise_in_the_inputs_is_what_sampling_says(shape: str) -> None:
-    """A linear net, whose mean and epistemic variance follow the law of total variance exactly."""
+    """A linear net, whose mean and the model's part of the variance follow the law of total variance exactly."""
     X, y = table()
     noise = {"scalar": 0.5, "per feature": np.array([0.5, 0.0, 2.0]), "per value": np.full(X.shape, 0.3)}[shape]
     model = BEDLRegressor(**{**QUICK, "hidden_layers": ()}).fit(X * 10, y)
@@ -90,8 +92,8 @@ def test_noise_in_the_inputs_is_what_sampling_says(shape: str) -> None:
     sampled = model.predict_dist(draws)
     means = sampled.mean.numpy()[:, 0]
     assert abs(found.mean.item() - means.mean()) < 5 * means.std() / np.sqrt(n)
-    expected = sampled.epistemic.mean().item() + means.var()
-    assert found.epistemic.item() == pytest.approx(expected, rel=5 * np.sqrt(2 / n))
+    expected = sampled.model.mean().item() + means.var()
+    assert found.model.item() == pytest.approx(expected, rel=5 * np.sqrt(2 / n))
 
 
 def test_noise_while_learning_is_heeded() -> None:

@@ -37,8 +37,8 @@ def test_closed_forms_agree_with_sampling():
     misleading = head.divergence(draws, y.expand(len(draws), -1), "misleading")
     assert within_noise(head.kl(f, y, "misleading"), misleading, 5e-3)
     closed, sampled = head(f), by_draws(f)
-    assert torch.allclose(closed.epistemic, sampled.epistemic, atol=4e-3)
-    assert torch.allclose(closed.expected_entropy, sampled.expected_entropy, atol=1e-2)
+    for part in ("data", "distributional", "model", "spread"):
+        assert torch.allclose(getattr(closed, part), getattr(sampled, part), atol=1e-2), part
     assert torch.allclose(closed.log_probabilities, sampled.log_probabilities, atol=4e-2)
 
 
@@ -88,7 +88,7 @@ def test_predictive_is_consistent():
     assert_same_up_to_rounding(p.log_prob(y), head.log_marginal(f, y))
     assert_same_up_to_rounding(p.log_probabilities, head.log_probabilities(f))
     truth = exact(f.loc, f.variance)
-    assert torch.allclose(p.aleatoric.double(), truth.p - truth.second, atol=3e-4)
+    assert torch.allclose(p.paper_split().aleatoric.double(), truth.p - truth.second, atol=3e-4)
     assert torch.allclose(p.vacuity, 4 / f.loc.exp().sum(-1))
     both = head.log_marginal_and_kl(f, y)
     assert torch.allclose(both[0], head.log_marginal(f, y), atol=5e-4)
@@ -117,7 +117,8 @@ def test_facts():
     assert "n_classes=7" in repr(head)
     uniform = head(torch.zeros(1, 7))  # a plain tensor is a certain output
     assert torch.allclose(uniform.entropy, torch.tensor([math.log(7)]))
-    assert uniform.epistemic.abs().max() == 0
+    assert uniform.model.abs().max() < 1e-6
+    assert uniform.spread.abs().max() == 0
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ def test_mean_and_variance_are_those_of_the_model():
     assert ((p.mean - y.mean(0)).abs() < 4.5 * y.std(0) / n**0.5).all()
     square = (y - p.mean).square()
     assert ((p.variance - square.mean(0)).abs() < 4.5 * square.std(0) / n**0.5).all()
-    assert torch.equal(p.epistemic, f.variance[:, :2])
+    assert torch.allclose(p.data, torch.full_like(p.mean, 1 / 5))
+    assert torch.allclose(p.distributional, torch.exp(f.loc[:, 2:] + f.variance[:, 2:] / 2))
+    assert torch.equal(p.model, f.variance[:, :2])
 
 
 def test_log_marginal_against_torch_distributions():
@@ -74,8 +76,8 @@ def test_sampled_prediction_agrees():
     sampled, closed = Sampled(head, 200_000)(f), head(f)
     assert isinstance(sampled, NormalMixturePredictive)
     assert torch.allclose(sampled.mean, closed.mean, atol=0.02)
-    assert torch.allclose(sampled.aleatoric, closed.aleatoric, rtol=0.03)
-    assert torch.allclose(sampled.epistemic, closed.epistemic, rtol=0.03)
+    for part in ("data", "distributional", "model"):
+        assert torch.allclose(getattr(sampled, part), getattr(closed, part), rtol=0.03), part
 
 
 def test_gradcheck():

@@ -51,7 +51,7 @@ def test_dirichlet_gradients_are_probabilities_of_classes():
 def test_dirichlet_uncertainties():
     loc, variance = outputs(1000, 10, 6)
     p = Dirichlet(10)(Moments(loc, variance))
-    for value in (p.epistemic, p.aleatoric, p.entropy, p.expected_entropy):
+    for value in (p.data, p.distributional, p.model, p.entropy, *p.paper_split()):
         assert torch.isfinite(value).all()
         assert (value >= -1e-6).all()
 

@@ -62,7 +62,7 @@ class Constant(Method):
 
     def forward(self, x: Tensor) -> NormalPredictive:
         mean, variance = (part.expand(len(x), 1) for part in self.moments)
-        return NormalPredictive(mean, variance, torch.zeros_like(mean))
+        return NormalPredictive(mean, variance, *torch.zeros(2, *mean.shape))
 
     def fit(self, x: Tensor, y: Tensor) -> Constant:
         self.moments.copy_(torch.stack([y.mean(), y.var()]))

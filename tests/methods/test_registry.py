@@ -32,7 +32,7 @@ class LeastSquares(Method):
     def forward(self, x: Tensor) -> NormalPredictive:
         mean = self.net(x)
         variance = self.log_variance.exp() * torch.ones_like(mean)
-        return NormalPredictive(mean, variance, torch.zeros_like(mean))
+        return NormalPredictive(mean, variance, *torch.zeros(2, *mean.shape))
 
     def loss(self, batch: Batch) -> Tensor:
         return self.damping * self.net[1].weight.square().sum() - batch.mean(self(batch.x).log_prob(batch.y))
@@ -106,7 +106,7 @@ def test_a_method_that_fits_itself_reaches_estimators(tmp_path: Path) -> None:
 
         def forward(self, x: Tensor) -> NormalPredictive:
             mean, variance = (part.expand(len(x), 1) for part in self.value)
-            return NormalPredictive(mean, variance, torch.zeros_like(mean))
+            return NormalPredictive(mean, variance, *torch.zeros(2, *mean.shape))
 
         def fit(self, x: Tensor, y: Tensor) -> None:
             self.value.copy_(torch.stack([y.mean(), y.var()]))

@@ -195,7 +195,7 @@ def test_probabilities_are_those_of_pytorch(monkeypatch):
     found = head(f)
     monkeypatch.setattr(_kernels, "_library", None)
     truth = head(f)
-    for name in ("probabilities", "epistemic", "aleatoric"):
+    for name in ("probabilities", "data", "distributional", "model", "spread"):
         assert (getattr(found, name) - getattr(truth, name)).abs().max() < 2e-5, name
     assert head(Moments(torch.full((1, 10), float("nan")), torch.ones(1, 10))).probabilities.isnan().all()
 

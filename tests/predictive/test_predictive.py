@@ -15,6 +15,7 @@ from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive, mixture
 from tests.closeness import assert_same_up_to_rounding
 
+PARTS = ("data", "distributional", "model")
 G = torch.Generator().manual_seed(0)
 
 
@@ -164,7 +165,7 @@ def test_mixture_quantiles_invert_the_cdf(dtype, error):
     for value, probability in zip(values, q, strict=True):
         assert (p.cdf(value) - probability).abs().max() < error
     far = mixture(
-        [NormalPredictive(*(torch.tensor([[x]], dtype=dtype) for x in (loc, 1.0, 0.0))) for loc in (0.0, 1e3)]
+        [NormalPredictive(*(torch.tensor([[x]], dtype=dtype) for x in (loc, 1.0, 0.0, 0.0))) for loc in (0.0, 1e3)]
     )
     low, high = far.interval(0.9)
     assert low.item() == pytest.approx(scipy.stats.norm.ppf(0.1), abs=1e-3)
@@ -173,7 +174,7 @@ def test_mixture_quantiles_invert_the_cdf(dtype, error):
 
 def test_one_member_is_itself_and_mixtures_nest():
     p = mixture([normal()])
-    for name in ("mean", "aleatoric", "epistemic", "expected_entropy", "entropy"):
+    for name in ("mean", "data", "distributional", "model", "entropy"):
         assert torch.allclose(getattr(p, name), getattr(normal(), name), atol=1e-9), name
     nested = mixture([mixture([normal(seed=1), normal(seed=2)]), mixture([normal(seed=3), normal(seed=4)])])
     flat = mixture([normal(seed=i) for i in (1, 2, 3, 4)])
@@ -188,10 +189,13 @@ def test_mixture_of_classes():
     p = mixture(members)
     probabilities = torch.stack([m.probabilities for m in members])
     assert torch.allclose(p.probabilities, probabilities.mean(0))
-    assert torch.allclose(p.aleatoric, torch.stack([m.aleatoric for m in members]).mean(0))
-    between = probabilities.var(0, correction=0)
-    assert torch.allclose(p.epistemic, torch.stack([m.epistemic for m in members]).mean(0) + between)
-    assert (p.mutual_information > torch.stack([m.mutual_information for m in members]).mean(0)).all()
+    for part in ("data", "distributional", "vacuity"):
+        assert torch.allclose(getattr(p, part), torch.stack([getattr(m, part) for m in members]).mean(0))
+    mean = probabilities.mean(0)  # members disagree by their mean divergence from the mean
+    disagreement = (probabilities * (probabilities / mean).log()).sum(-1).mean(0)
+    assert torch.allclose(p.model, torch.stack([m.model for m in members]).mean(0) + disagreement)
+    spread = torch.stack([m.spread for m in members]).mean(0) + probabilities.var(0, correction=0)
+    assert torch.allclose(p.paper_split().epistemic, spread)
 
 
 def test_mixture_refusals():
@@ -209,11 +213,16 @@ def test_levels_are_probabilities(level):
 
 def test_tables():
     arrays = normal().to_numpy()
-    assert set(arrays) == {"mean", "std", "aleatoric_std", "epistemic_std", "lower_90", "upper_90"}
+    assert set(arrays) == {
+        *("mean", "std", "aleatoric_std", "epistemic_std", "data_std", "distributional_std", "model_std"),
+        *("lower_90", "upper_90"),
+    }
+    assert np.allclose(sum(arrays[f"{part}_std"] ** 2 for part in PARTS), arrays["std"] ** 2)
     assert np.allclose(arrays["upper_90"] - arrays["mean"], scipy.stats.norm.ppf(0.95) * arrays["std"])
     arrays = classes().to_numpy()
     assert arrays["probabilities"].shape == (5, 3)
     assert arrays["label"].dtype == np.int64
+    assert np.allclose(sum(arrays[part] for part in PARTS), arrays["total"])
     pytest.importorskip("pandas")
     frame = classes().to_frame()
     assert len(frame) == 5
@@ -223,7 +232,7 @@ def test_tables():
 
 def test_targets_never_broadcast() -> None:
     """(N,) against (N, 1) would compare every point with every other."""
-    normal = NormalPredictive(torch.arange(3.0)[:, None], torch.full((3, 1), 0.5), torch.full((3, 1), 0.5))
+    normal = NormalPredictive(torch.arange(3.0)[:, None], *torch.full((3, 3, 1), 0.5))
     y = torch.arange(3.0)
     assert torch.equal(normal.log_prob(y), normal.log_prob(y[:, None]))
     assert normal.cdf(y).shape == (3, 1)

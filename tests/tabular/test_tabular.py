@@ -20,6 +20,7 @@ from tests.cli.tables import FLOWERS, HOUSES
 from tests.cli.verbs import run
 
 QUICK = {"epochs": 2, "device": "cpu"}
+PARTS = ["data_std", "distributional_std", "model_std"]
 
 
 def houses_frame() -> pandas.DataFrame:
@@ -36,7 +37,8 @@ def test_a_frame_is_learned_from_and_predicted(model):
     found = model.predict(frame)
     assert model.task == "regression"
     assert list(found.index) == list(frame.index)
-    assert list(found) == ["prediction", "std", "lower", "upper", "aleatoric_std", "epistemic_std"]
+    assert list(found) == ["prediction", "std", "lower", "upper", "aleatoric_std", "epistemic_std", *PARTS]
+    assert np.allclose((found[PARTS] ** 2).sum(axis=1), found["std"] ** 2)
     assert (found["lower"] < found["prediction"]).all()
     assert model.evaluate(frame)["rmse"] == pytest.approx(root_mean_squared_error(frame["price"], found["prediction"]))
     assert model.scores["rmse"] > 0

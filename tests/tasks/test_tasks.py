@@ -23,12 +23,14 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 TOLD = {
     "regression": {
         "mean": np.array([[1.0, 10.0]]), "std": np.array([[0.5, 5.0]]), "aleatoric": np.array([[0.16, 16.0]]),
-        "epistemic": np.array([[0.09, 9.0]]),
+        "epistemic": np.array([[0.09, 9.0]]), "data": np.array([[0.16, 16.0]]),
+        "distributional": np.array([[0.0, 5.0]]), "model": np.array([[0.09, 4.0]]),
     },
     "classification": {
-        "probabilities": np.array([[0.9, 0.1], [0.3, 0.7]]), "aleatoric": np.array([[0.08, 0.08], [0.2, 0.2]]),
-        "epistemic": np.array([[0.01, 0.01], [0.01, 0.01]]), "entropy": np.array([0.325, 0.611]),
-        "expected_entropy": np.array([0.3, 0.7]),
+        "probabilities": np.array([[0.9, 0.1], [0.3, 0.7]]), "aleatoric": np.array([0.2, 0.7]),
+        "epistemic": np.array([0.125, 0.0]), "entropy": np.array([0.325, 0.611]),
+        "expected_entropy": np.array([0.3, 0.7]), "data": np.array([0.2, 0.7]),
+        "distributional": np.array([0.1, 0.0]), "model": np.array([0.025, 0.0]),
     },
 }  # fmt: skip
 
@@ -55,11 +57,12 @@ def test_every_task_says_what_it_is(name):
 def test_columns_of_several_targets():
     task, outputs = tasks.get("regression"), TOLD["regression"]
     columns = task.columns(outputs, ["a", "b"], coverage=0.5)
-    names = "prediction std lower upper aleatoric_std epistemic_std".split()
+    names = "prediction std lower upper aleatoric_std epistemic_std data_std distributional_std model_std".split()
     assert list(columns) == [f"{name}_{target}" for target in "ab" for name in names]
     assert columns["lower_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.25))
     assert columns["upper_b"][0] == pytest.approx(NormalDist(10, 5).inv_cdf(0.75))
     assert (columns["aleatoric_std_a"][0], columns["epistemic_std_b"][0]) == pytest.approx((0.4, 3.0))
+    assert (columns["data_std_b"][0], columns["model_std_b"][0]) == pytest.approx((4.0, 2.0))
     with pytest.raises(ValueError, match="coverage"):
         task.columns(outputs, coverage=90)
     with pytest.raises(ValueError, match="1 target names for 2"):
@@ -110,9 +113,9 @@ def test_an_exact_likelihood_is_that_of_the_rows_with_a_target():
 @pytest.mark.parametrize(
     "prediction",
     [
-        NormalPredictive(*torch.ones(3, 2, 1)),
-        NormalMixturePredictive(*torch.ones(3, 2, 1, 4)),
-        CategoricalPredictive(torch.zeros(2, 1), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2)),
+        NormalPredictive(*torch.ones(4, 2, 1)),
+        NormalMixturePredictive(*torch.ones(4, 2, 1, 4)),
+        CategoricalPredictive(torch.zeros(2, 1), *torch.zeros(3, 2), torch.zeros(2, 1)),
     ],
     ids=lambda prediction: type(prediction).__name__,
 )

@@ -34,9 +34,11 @@ def predict(
 ) -> None:
     """Predict each row of a table: value or class, how sure, and why not surer.
 
-    Numbers: prediction, std, lower and upper end of the interval, aleatoric_std (noise) and epistemic_std (what the
-    model does not know). Classes: prediction, entropy, aleatoric_entropy and epistemic_entropy in nats, and the
-    probability of each class. Rows come in the order of the table and are read in batches. --json without --out prints
+    Numbers: prediction, std, lower and upper end of the interval, aleatoric_std (noise: more data will not help) and
+    epistemic_std (what is not known). Classes: prediction, entropy, aleatoric_entropy and epistemic_entropy in nats,
+    and the probability of each class. Then the three parts: data_… is noise, distributional_… too little evidence,
+    model_… what the network could be otherwise; the latter two make up epistemic_…. Squares of the stds add up to that
+    of std, entropies to the entropy. Rows come in the order of the table and are read in batches. --json without --out prints
     one JSON object per line. An .onnx model runs without PyTorch.
 
     Examples:

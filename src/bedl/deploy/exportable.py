@@ -183,7 +183,8 @@ class _Named(nn.Module):
         return prediction
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return self.predict(x).outputs()
+        # aleatoric is data: two outputs of a graph need two tensors, or one of them loses its name
+        return {name: value.clone() for name, value in self.predict(x).outputs().items()}
 
     def describe(self, x: Tensor) -> tuple[str, int]:
         """Name of the task, and number of classes or targets."""

@@ -41,8 +41,9 @@ def export(
 
     Input ``x``, float32. The outputs are those of the task, see `bedl.tasks`. For targets: ``mean``, ``std``,
     ``aleatoric``, ``epistemic``; for classes: ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``,
-    ``expected_entropy``. Aleatoric and epistemic are variances that add up. `bedl.deploy.OnnxModel` runs the file
-    without PyTorch.
+    ``expected_entropy``; then ``data``, ``distributional``, ``model``. Aleatoric is ``data``, the noise; epistemic is
+    the other two, all that is not known. They add up to the variance of a target or to the entropy, in nats, of the
+    classes; ``expected_entropy`` is data and distributional. `bedl.deploy.OnnxModel` runs the file without PyTorch.
 
     Args:
         model: a method (`BEDL`, `Ensemble`), or an estimator.

@@ -13,7 +13,10 @@ from bedl.errors import BEDLError, ModelFileError
 __all__ = ["INPUT", "KEY", "SCHEMA", "Description", "ExportError", "ModelFileError", "Name", "plain_names"]
 
 KEY = "bedl"  # of the metadata
-SCHEMA = 1
+# 2: aleatoric is noise, epistemic all that is not known, for classes both in nats, and the three parts are outputs. In
+# files of schema 1, which are read as they are, aleatoric includes what the evidence lacks, and for classes the two are
+# variances of the one-hot label.
+SCHEMA = 2
 INPUT = "x"
 Name = str | int | float | bool
 

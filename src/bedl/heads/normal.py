@@ -182,7 +182,7 @@ class Normal(Head):
         _, *logs = (m + 0.5 * v).split(self.n_targets, -1)
         m1, v1 = m[..., : self.n_targets], v[..., : self.n_targets]
         if self.noise == "fixed":
-            return m1, v1, logs[0], (-self.log_beta).expand(m1.shape)
+            return m1, v1, logs[0], (-self.log_beta).to(m1.dtype).expand(m1.shape)
         log_noise = torch.logaddexp(_at_most(logs[1], MOST_NOISE), -self.log_beta)
         return m1, v1, _at_most(logs[0], MOST_EVIDENCE), log_noise
 

@@ -74,7 +74,7 @@ def fit(
         >>> x = np.linspace(-1, 1, 100)
         >>> frame = pandas.DataFrame({"size": x, "colour": ["red", "blue"] * 50, "price": 20 + 5 * x})
         >>> model = fit(frame, target="price", epochs=5, device="cpu")
-        >>> list(model.predict(frame[:2]))
+        >>> list(model.predict(frame[:2]))[:6]
         ['prediction', 'std', 'lower', 'upper', 'aleatoric_std', 'epistemic_std']
     """
     from bedl.methods import registry

@@ -45,6 +45,7 @@ class Results:
 
     task: ClassVar[str]
     ARRAYS: ClassVar[tuple[str, ...]]  # the fields with an entry per row
+    PARTS: ClassVar[tuple[str, ...]] = ()  # of these, the three parts of the uncertainty: data, distributional, model
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -69,6 +70,11 @@ class Results:
     def epistemic(self) -> Array:
         """The part of `uncertainty` that is due to what the model does not know. shape: (n,)"""
         raise NotImplementedError
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names in `PARTS`, or none where the model does not tell three parts apart."""
+        return self.PARTS if all(getattr(self, name) is not None for name in self.PARTS) else ()
 
     def keep_examples(self: R, count: int = 20) -> R:
         """The same record, with the examples of the `count` most uncertain rows only, the most uncertain first."""

@@ -27,10 +27,13 @@ class ClassificationResults(Results):
     Args:
         probabilities: those of the classes. shape: (n, C)
         entropy: that of the predicted probabilities. shape: (n,)
-        aleatoric_entropy: expected entropy, of the noise in the labels. shape: (n,)
-        epistemic_entropy: mutual information, of what the model does not know; the two add up to `entropy`. shape: (n,)
+        aleatoric_entropy: of classes that overlap: what would be left if everything were known. shape: (n,)
+        epistemic_entropy: what is not known; the two add up to `entropy`. shape: (n,)
         class_names: C names.
         labels: class numbers, −1 where not known; None if nowhere. shape: (n,)
+        data_entropy: as aleatoric_entropy; None where the model does not tell three parts apart. shape: (n,)
+        distributional_entropy: for lack of evidence. shape: (n,)
+        model_entropy: for what the network may be; the three add up to `entropy`. shape: (n,)
         log_density: log p(label), for an exact likelihood where a probability rounds to 0. shape: (n,)
         examples, target_name, title, ood, about, notes: as for every `Results`; ood has the same classes.
 
@@ -47,10 +50,14 @@ class ClassificationResults(Results):
     epistemic_entropy: Array
     class_names: Sequence[Any]
     labels: Array | None = None
+    data_entropy: Array | None = None
+    distributional_entropy: Array | None = None
+    model_entropy: Array | None = None
 
     task: ClassVar[str] = "classification"
+    PARTS: ClassVar[tuple[str, ...]] = ("data_entropy", "distributional_entropy", "model_entropy")
     ARRAYS: ClassVar[tuple[str, ...]] = (
-        *("probabilities", "entropy", "aleatoric_entropy", "epistemic_entropy"), "labels"
+        *("probabilities", "entropy", "aleatoric_entropy", "epistemic_entropy"), "labels", *PARTS
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -98,7 +105,7 @@ class ClassificationResults(Results):
 
     @property
     def epistemic(self) -> Array:
-        """Mutual information of label and network, in nats. shape: (n,)"""
+        """What is not known, in nats. shape: (n,)"""
         return self.epistemic_entropy
 
 
@@ -134,7 +141,6 @@ class Classification(Task):
         **DETECTION,
         "ood_ecdf_auc": Meaning("ECDF-AUC out-of-domain", "log C − mean entropy in nats; low is unsure"),
     })  # fmt: skip
-    summary = "prediction, entropy, aleatoric_entropy and epistemic_entropy in nats, and the probability of each class"
 
     def describe(self, names: Sequence[Any]) -> str:
         return f"{self.name}, {len(names)} classes"
@@ -143,7 +149,9 @@ class Classification(Task):
         self, quantities: Quantities, names: Sequence[Any] | None = None, coverage: float = 0.9
     ) -> dict[str, np.ndarray]:
         """``prediction`` (the name of the class), ``entropy``, ``aleatoric_entropy``, ``epistemic_entropy`` (in nats;
-        the latter two add up to the first), then ``probability_<class>``. There are no intervals of classes.
+        the latter two add up to the first), where the model tells them apart ``data_entropy``,
+        ``distributional_entropy`` and ``model_entropy``, which do too, then ``probability_<class>``. There are no
+        intervals of classes.
         """
         probabilities, entropy = quantities["probabilities"], quantities["entropy"]
         classes = names_for(names, probabilities.shape[1], "class")
@@ -164,7 +172,8 @@ class Classification(Task):
     def fields(self, quantities: Quantities, names: Sequence[Any] | None, coverage: float) -> dict[str, Any]:
         probabilities, columns = quantities["probabilities"], self.columns(quantities, names)
         classes = names_for(names, probabilities.shape[1], "class")
-        parts = {name: columns[name] for name in ("entropy", "aleatoric_entropy", "epistemic_entropy")}
+        names_of_parts = ("entropy", "aleatoric_entropy", "epistemic_entropy", *self.record.PARTS)
+        parts = {name: columns[name] for name in names_of_parts if name in columns}
         return {"probabilities": probabilities, **parts, "class_names": classes}
 
     def scores(self, results: ClassificationResults) -> dict[str, float]:

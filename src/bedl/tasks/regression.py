@@ -28,12 +28,15 @@ class RegressionResults(Results):
         mean: predicted mean. shape: (n,)
         std: standard deviation of the prediction, all uncertainty together. shape: (n,)
         aleatoric_std: the part that is noise in the data. shape: (n,)
-        epistemic_std: the part that the model does not know; the squares of the two add up to std². shape: (n,)
+        epistemic_std: the part that is not known; the squares of the two add up to std². shape: (n,)
         lower: lower end of the central interval of probability `level`. shape: (n,)
         upper: upper end. shape: (n,)
         y: what was observed, NaN where it is not known; None if nowhere. shape: (n,)
         pit: predicted cdf at y, for predictions that are not normal; else computed from mean and std. shape: (n,)
         level: nominal probability of the intervals.
+        data_std: noise, as aleatoric_std; None where the model does not tell three parts apart. shape: (n,)
+        distributional_std: for lack of evidence. shape: (n,)
+        model_std: for what the network may be; the squares of the three add up to std². shape: (n,)
         log_density, examples, target_name, title, ood, about, notes: as for every `Results`.
 
     Example:
@@ -52,15 +55,19 @@ class RegressionResults(Results):
     y: Array | None = None
     pit: Array | None = None
     level: float = 0.9
+    data_std: Array | None = None
+    distributional_std: Array | None = None
+    model_std: Array | None = None
 
     task: ClassVar[str] = "regression"
+    PARTS: ClassVar[tuple[str, ...]] = ("data_std", "distributional_std", "model_std")
     ARRAYS: ClassVar[tuple[str, ...]] = (
-        *("mean", "std", "aleatoric_std", "epistemic_std"), *("lower", "upper", "y", "pit")
+        *("mean", "std", "aleatoric_std", "epistemic_std"), *("lower", "upper", "y", "pit"), *PARTS
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         self._check(*self.ARRAYS, may_be_nan=("y",))
-        for name in ("std", "aleatoric_std", "epistemic_std"):
+        for name in ("std", "aleatoric_std", "epistemic_std", *self.parts):
             if getattr(self, name).min() < 0:
                 raise ResultsError(f"{name} has negative values: it is a standard deviation")
         if (self.lower > self.upper).any():
@@ -90,7 +97,7 @@ class RegressionResults(Results):
 
     @property
     def epistemic(self) -> Array:
-        """Standard deviation of what the model does not know. shape: (n,)"""
+        """Standard deviation of what is not known. shape: (n,)"""
         return self.epistemic_std
 
 
@@ -125,8 +132,9 @@ class Regression(Task):
     def columns(
         self, quantities: Quantities, names: Sequence[object] | None = None, coverage: float = 0.9
     ) -> dict[str, np.ndarray]:
-        """``prediction``, ``std``, ``lower``, ``upper``, ``aleatoric_std``, ``epistemic_std``; each followed by
-        ``_<target>`` where there are several targets.
+        """``prediction``, ``std``, ``lower``, ``upper``, ``aleatoric_std``, ``epistemic_std``, and where the model tells
+        them apart ``data_std``, ``distributional_std`` and ``model_std``; each followed by ``_<target>`` where there
+        are several targets. Squares of the parts add up to that of ``std``.
 
         Unless the model says more exactly, the interval is that of a normal with this mean and std; an ensemble
         predicts a mixture, for which this is the normal with the same two moments, not the mixture's own interval.

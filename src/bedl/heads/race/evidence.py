@@ -129,10 +129,11 @@ def wright_omega(c: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> wright_omega(torch.tensor([1.0, 100.0, -20.0]))
-        tensor([1.0000e+00, 9.5442e+01, 2.0612e-09])
+        >>> wright_omega(torch.tensor([1.0, 10.0, -20.0]))
+        tensor([1.0000e+00, 7.9294e+00, 2.0612e-09])
     """
-    x = torch.where(c > 1, c - torch.log(c.clamp_min(1.0)), torch.sigmoid(c))
+    near = c.clamp_min(-8.0)  # farther down Newton's steps would divide 0 by 0, and so would their gradients
+    x = torch.where(near > 1, near - torch.log(near.clamp_min(1.0)), torch.sigmoid(near))
     for _ in range(4):
-        x = (x * (1 + c - torch.log(x)) / (1 + x)).clamp_min(1e-30)
+        x = x * (1 + near - torch.log(x)) / (1 + x)
     return torch.where(c < -8, torch.exp(c.clamp(max=0.0)), x)
