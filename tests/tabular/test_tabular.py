@@ -184,6 +184,12 @@ def test_several_columns_of_yes_and_no_are_one_target(answers):
     assert x.shape == (30, 1)
 
 
+def test_a_single_column_of_yes_and_no_is_one_of_classes(answers):
+    assert TableEncoder.fit(answers, ["b"]).task == "classification"
+    with pytest.raises(DataError, match="multilabel predicts several columns"):
+        TableEncoder.fit(answers, ["b"], "multilabel")
+
+
 def test_targets_of_other_values_are_refused(answers, tmp_path):
     text = (tmp_path / "t.csv").read_text()
     (tmp_path / "u.csv").write_text(text + "31,2,yes,true\n")
