@@ -5,6 +5,7 @@ form takes its place.
 """
 
 from bedl.heads.base import Evidence, Head, head_of, serves
+from bedl.heads.beta import Beta, BetaPredictive
 from bedl.heads.dirichlet import Dirichlet
 from bedl.heads.normal import Normal
 from bedl.heads.sampled import Sampled
@@ -16,6 +17,8 @@ __all__ = [
     "head_of",
     "serves",
     # the heads
+    "Beta",
+    "BetaPredictive",
     "Dirichlet",
     "Normal",
     "Sampled",
