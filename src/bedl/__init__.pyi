@@ -31,6 +31,7 @@ from bedl.methods import BEDL as BEDL
 from bedl.heads import Beta as Beta
 from bedl.heads import Dirichlet as Dirichlet
 from bedl.methods import Ensemble as Ensemble
+from bedl.heads import Gamma as Gamma
 from bedl.objectives import HyperPrior as HyperPrior
 from bedl.heads import Normal as Normal
 from bedl.objectives import PAC as PAC

@@ -7,6 +7,7 @@ form takes its place.
 from bedl.heads.base import Evidence, Head, head_of, serves
 from bedl.heads.beta import Beta, BetaPredictive
 from bedl.heads.dirichlet import Dirichlet
+from bedl.heads.gamma import CountPredictive, Gamma
 from bedl.heads.normal import Normal
 from bedl.heads.sampled import Sampled
 
@@ -19,7 +20,9 @@ __all__ = [
     # the heads
     "Beta",
     "BetaPredictive",
+    "CountPredictive",
     "Dirichlet",
+    "Gamma",
     "Normal",
     "Sampled",
 ]
