@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bedl import GaussianLinear, Normal, dispatch, fit, rules
-from bedl.methods import Method
+from bedl import BEDL, PAC, GaussianLinear, Normal, dispatch, fit, rules
+from bedl.methods import Batch, Method
+from bedl.moments import Moments
 from tests import recipes
 from tests.rules import test_elementwise
 
@@ -61,6 +62,29 @@ def test_a_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     fit(method, (x, y), epochs=40, optimizer=optimizer, accelerator="cpu")
     prediction = method.predict(x)
     assert (prediction.mean[:, 0] - y).square().mean().sqrt() < 0.2
+
+
+def test_a_head_is_integrated_by_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,) = recipes.follow("Add a head", monkeypatch)
+    torch.manual_seed(0)
+    head = module.KnownNoise(1, noise=0.5)  # type: ignore[union-attr]
+    head.samples = 20_000
+    f, y = Moments(torch.tensor([[1.0]]), 2.0), torch.tensor([[2.5]])
+    exact = torch.distributions.Normal(1.0, (2.0 + 0.25) ** 0.5)
+    assert head.log_marginal(f, y).item() == pytest.approx(exact.log_prob(y).item(), abs=0.05)
+    prediction = head(f)
+    assert prediction.data.item() == pytest.approx(0.25)
+    assert prediction.model.item() == pytest.approx(2.0, rel=0.06)
+
+
+def test_an_objective_adds_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,) = recipes.follow("Add an objective", monkeypatch)
+    net, head = GaussianLinear(2, 2), Normal(1)
+    batch = Batch(torch.randn(5, 2), torch.randn(5, 1), n_train=5)
+    term = module.SmallSpread(0.5)  # type: ignore[union-attr]
+    spread = net(batch.x).variance.mean()
+    both = BEDL(net, head, PAC() + term).loss(batch)
+    torch.testing.assert_close(both, BEDL(net, head, PAC()).loss(batch) + 0.5 * spread)
 
 
 def test_a_block_without_its_file_is_refused(tmp_path: Path) -> None:

@@ -28,8 +28,10 @@ from bedl.nn import deterministic as deterministic
 
 # the method: a network, a head, what is minimised; training
 from bedl.methods import BEDL as BEDL
+from bedl.heads import Beta as Beta
 from bedl.heads import Dirichlet as Dirichlet
 from bedl.methods import Ensemble as Ensemble
+from bedl.heads import Gamma as Gamma
 from bedl.objectives import HyperPrior as HyperPrior
 from bedl.heads import Normal as Normal
 from bedl.objectives import PAC as PAC

@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
 from bedl.estimators import BEDLRegressor
+from bedl.heads import Normal
 from bedl.nn.scaling import Standardize
 from tests.estimators.problems import QUICK, table
 
@@ -210,3 +211,16 @@ def test_a_shared_scale_is_that_of_all_features_together() -> None:
     (scaling,) = [module for module in model.method_.modules() if isinstance(module, Standardize)]
     np.testing.assert_allclose(scaling.loc, X.mean(), rtol=1e-5)
     np.testing.assert_allclose(scaling.scale, X.std(), rtol=1e-5)
+
+
+def test_heads_see_the_targets_that_count_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list = []
+    monkeypatch.setattr(Normal, "prepare", lambda self, y: seen.append(y.clone()))
+    X, y = table(30)
+    weight = np.ones(30)
+    weight[3] = 0.0
+    BEDLRegressor(**{**QUICK, "epochs": 1}, ensemble=2).fit(X, y, weight)
+    assert len(seen) == 2
+    kept = np.delete(y, 3)
+    loc, scale = np.average(y, weights=weight), np.sqrt(np.cov(y, aweights=weight, ddof=0))
+    np.testing.assert_allclose(seen[1][:, 0], (kept - loc) / scale)

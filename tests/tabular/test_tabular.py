@@ -152,27 +152,11 @@ def test_frames_that_are_no_tables():
 
 # -- several targets ------------------------------------------------------------------------------------
 @pytest.fixture
-def answers(tmp_path, monkeypatch):
-    """A table of three yes or no targets, and a task for them."""
-    import bedl.tasks
-    from bedl.tasks import _finding
-
-    if "multilabel" not in bedl.tasks.names():
-        text = (
-            "import numpy as np\nfrom bedl.tasks import Task\n\n\nclass Several(Task):\n"
-            "    name, column, missing, dtype = 'multilabel', 'binary', -1, np.int64\n\n\nTASK = Several()\n"
-        )
-        (tmp_path / "multilabel.py").write_text(text)
-        monkeypatch.setattr(bedl.tasks, "__path__", [*bedl.tasks.__path__, str(tmp_path)])
-        _finding._get.cache_clear()
+def answers(tmp_path):
+    """A table of three yes or no targets."""
     rows = [f"{i},{i % 2},{'yes' if i % 3 else 'No'},{'TRUE' if i % 5 else 'false'}" for i in range(30)]
     (tmp_path / "t.csv").write_text("x,a,b,c\n" + "\n".join(rows) + "\n")
-    yield open_table(tmp_path / "t.csv")
-    _finding._get.cache_clear()
-    import sys
-
-    if getattr(sys.modules.get("bedl.tasks.multilabel"), "__file__", "").startswith(str(tmp_path)):
-        del sys.modules["bedl.tasks.multilabel"]
+    return open_table(tmp_path / "t.csv")
 
 
 def test_several_columns_of_yes_and_no_are_one_target(answers):
@@ -184,6 +168,12 @@ def test_several_columns_of_yes_and_no_are_one_target(answers):
     np.testing.assert_array_equal(y, np.stack([i % 2, i % 3 > 0, i % 5 > 0], 1))
     assert y.dtype == np.int64
     assert x.shape == (30, 1)
+
+
+def test_a_single_column_of_yes_and_no_is_one_of_classes(answers):
+    assert TableEncoder.fit(answers, ["b"]).task == "classification"
+    with pytest.raises(DataError, match="multilabel predicts several columns"):
+        TableEncoder.fit(answers, ["b"], "multilabel")
 
 
 def test_targets_of_other_values_are_refused(answers, tmp_path):

@@ -130,6 +130,8 @@ def decide_target(
     if len(columns) > 1 and kind.column != "binary":
         raise DataError(f"{kind.name} predicts one column, not {listed(list(columns))}. Name one target")
     if kind.column == "binary":
+        if len(columns) == 1:
+            raise DataError(f"{kind.name} predicts several columns. Name some, or leave out --task: one is classes")
         return _binary(columns, labels, kind), notes
     if kind.column == "number":
         return _number(first, kind), notes

@@ -116,11 +116,23 @@ def to_onnx(prepared: Prepared) -> Any:
         optimised = onnxscript.optimizer.optimize(converted.model, input_size_limit=FOLD, output_size_limit=FOLD)
         converted.model = optimised
         proto = converted.model_proto
-    found = [output.name for output in proto.graph.output]
-    if found != list(names):
-        raise ExportError(f"the graph has the outputs {', '.join(found)} instead of {', '.join(names)}")
+    _name_outputs(proto, list(names))
     _strip(proto)
     return proto
+
+
+def _name_outputs(proto: Any, names: list[str]) -> None:
+    """Give the outputs their names again: of those that are one tensor, the exporter names one and makes copies."""
+    graph = proto.graph
+    found = [output.name for output in graph.output]
+    if len(set(found)) != len(names):
+        raise ExportError(f"the graph has the outputs {', '.join(found)} instead of {', '.join(names)}")
+    new = {name: f"{name}_inside" for name in names if name not in found} | dict(zip(found, names, strict=True))
+    for entry in (*graph.initializer, *graph.output, *graph.value_info):
+        entry.name = new.get(entry.name, entry.name)
+    for node in graph.node:
+        node.input[:] = [new.get(name, name) for name in node.input]
+        node.output[:] = [new.get(name, name) for name in node.output]
 
 
 def _describe(proto: Any, description: Description) -> None:

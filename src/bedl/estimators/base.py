@@ -24,6 +24,7 @@ from bedl.estimators.inputs import Inputs, Table, check_noise, column_moments, h
 from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.scaling import standardize
 from bedl.estimators.train import partial_train, train
+from bedl.heads import Head
 from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
 from bedl.nn.scaling import Standardize
@@ -236,6 +237,11 @@ class BEDLEstimator(BaseEstimator):
         problem = self._problem(scaling)
         self.built_ = registry.resolve(self.method, problem, self.method_options)
         self.method_ = self._fresh(problem, seed)
+        counts = slice(None) if table.weight is None else table.weight > 0
+        targets = torch.from_numpy(np.array(table.y[counts]))
+        for member in self._members():
+            if isinstance(getattr(member, "head", None), Head):
+                member.head.prepare(targets)
 
     def _scaling(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         if self.standardize != "shared":
@@ -271,7 +277,7 @@ class BEDLEstimator(BaseEstimator):
                 yield points, None
                 continue
             labels = None
-            if table.y.dtype.kind == "i":
+            if table.y.dtype.kind == "i" and table.y.ndim == 1:  # classes, of which none may be missing
                 labels = table.y if points.index is None else table.y[points.index]
             count = min(plan.held_out, points.n - 1)
             kept, out = held_out(points.n, count, stream_seed(seed, number), labels)

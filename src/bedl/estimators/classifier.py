@@ -144,4 +144,4 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
 
     def _names(self) -> dict[str, list[str] | None]:
         names = (self.target_names_ if self._several_labels else None) or [str(label) for label in self.classes_]
-        return {"class_names": names}
+        return {f"{tasks.get(self.task_).named}_names": names}

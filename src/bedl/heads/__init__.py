@@ -5,7 +5,9 @@ form takes its place.
 """
 
 from bedl.heads.base import Evidence, Head, head_of, serves
+from bedl.heads.beta import Beta, BetaPredictive
 from bedl.heads.dirichlet import Dirichlet
+from bedl.heads.gamma import CountPredictive, Gamma
 from bedl.heads.normal import Normal
 from bedl.heads.sampled import Sampled
 
@@ -16,7 +18,11 @@ __all__ = [
     "head_of",
     "serves",
     # the heads
+    "Beta",
+    "BetaPredictive",
+    "CountPredictive",
     "Dirichlet",
+    "Gamma",
     "Normal",
     "Sampled",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bedl.heads.base import Evidence, Head, serves
+from bedl.heads.base import Evidence, Head, can_look, serves
 from bedl.heads.race import (
     LOG_FLOOR,
     dirichlet_entropy,
@@ -159,7 +159,7 @@ class Dirichlet(Head):
             raise TypeError(f"{self}: class labels must be integers, not {y.dtype}; convert them with y.long()")
         if y.shape != batch:
             raise ValueError(f"{self}: labels of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points")
-        if y.numel() and _can_look(y) and not 0 <= int(y.min()) <= int(y.max()) < self.n_classes:
+        if y.numel() and can_look(y) and not 0 <= int(y.min()) <= int(y.max()) < self.n_classes:
             low, high = int(y.min()), int(y.max())
             raise ValueError(f"{self}: class labels must lie between 0 and {self.n_classes - 1}, got {low} to {high}")
         return y.long()
@@ -182,10 +182,3 @@ def _without_class(x: Tensor, y: Tensor) -> Tensor:
     """x with a zero at each point's class. shapes: (*batch, C), (*batch) -> (*batch, C)"""
     classes = torch.arange(x.shape[-1], device=x.device)
     return torch.where(classes == y[..., None], torch.zeros_like(x), x)
-
-
-def _can_look(y: Tensor) -> bool:
-    """Whether values may be read: not while tracing, not inside vmap, not at the price of waiting for a GPU."""
-    if torch.compiler.is_compiling() or y.device.type != "cpu":
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(y)

@@ -65,5 +65,8 @@ class Sampled(Head):
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         return self.head.check_targets(y, batch)
 
+    def prepare(self, y: Tensor) -> None:
+        self.head.prepare(y)
+
     def extra_repr(self) -> str:
         return f"samples={self.samples}"

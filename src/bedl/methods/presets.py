@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bedl import tasks
 from bedl.heads import head_of
 from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
@@ -18,7 +19,7 @@ __all__: list[str] = []
 @register_choice("auto", "the recipe that bedl stands behind")
 def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
     """The PAC term on all evidence makes a classifier unsure everywhere; on the misleading evidence it does not."""
-    if problem.task == "classification":
+    if tasks.get(problem.task).column != "number":
         return "bedl", {"regularizer": PAC(evidence="misleading")}
     return "bedl+reg", {}
 

@@ -14,6 +14,13 @@ from bedl.metrics.classification import (
     nll_categorical,
     reliability_curve,
 )
+from bedl.metrics.counts import (
+    negative_binomial_cdf,
+    negative_binomial_log_pmf,
+    negative_binomial_quantile,
+    nll_negative_binomial,
+    pit_negative_binomial,
+)
 from bedl.metrics.detection import ECDF, aupr, auroc, ecdf, ecdf_auc, fpr_at_tpr
 from bedl.metrics.regression import (
     CalibrationCurve,
@@ -54,6 +61,12 @@ __all__ = [
     "entropy",
     "nll_categorical",
     "reliability_curve",
+    # counts
+    "negative_binomial_cdf",
+    "negative_binomial_log_pmf",
+    "negative_binomial_quantile",
+    "nll_negative_binomial",
+    "pit_negative_binomial",
     # familiar and foreign inputs
     "ECDF",
     "aupr",

@@ -179,10 +179,9 @@ class Regression(Task):
         if quantities["mean"].shape[1] != 1:
             raise ResultsError(f"a record holds one target, not {quantities['mean'].shape[1]}: make one of each")
         columns: dict[str, Any] = self.columns(quantities, names, coverage)
-        pit = quantities.get("cdf")
+        columns["mean"], pit = columns["prediction"], quantities.get("cdf")
         return {
-            "mean": columns.pop("prediction"),
-            **columns,
+            **{name: values for name, values in columns.items() if name in self.record.ARRAYS},
             "pit": None if pit is None else pit[:, 0],
             "level": coverage,
         }
