@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from bedl.tabular.folder import seal_of
 from tests.cli.tables import FLOWERS, HOUSES, csv
 from tests.cli.verbs import run
 
@@ -105,14 +106,25 @@ def test_an_error_in_a_later_batch_leaves_no_file(tmp_path, houses, monkeypatch)
     assert "row 121" in message
 
 
+def edited(folder, **changes):
+    """Another card, with the checksum that it should have."""
+    card = json.loads((folder / "model.json").read_text()) | changes
+    card.pop("sha256")
+    (folder / "model.json").write_text(json.dumps({**card, "sha256": seal_of(card)}))
+
+
 def newer(folder):
-    card = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps({**card, "schema": 99}))
+    edited(folder, schema=99)
 
 
 def newer_encoder(folder):
     card = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps({**card, "encoder": {**card["encoder"], "version": 99}}))
+    edited(folder, encoder={**card["encoder"], "version": 99})
+
+
+def edited_by_hand(folder):
+    text = (folder / "model.json").read_text()
+    (folder / "model.json").write_text(text.replace('"mean": ', '"mean": 1', 1))
 
 
 def no_weights(folder):
@@ -135,8 +147,7 @@ def foreign_card(folder):
 
 
 def card_without_encoder(folder):
-    card = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps({**card, "encoder": 3}))
+    edited(folder, encoder=3)
 
 
 def no_card(folder):
@@ -146,7 +157,7 @@ def no_card(folder):
 DAMAGE = {
     newer: "newer bedl", newer_encoder: "newer bedl", no_weights: "missing or not the file",
     other_weights: "missing or not the file", cut_card: "damaged", foreign_card: "does not describe a model",
-    card_without_encoder: "damaged", no_card: "no model",
+    card_without_encoder: "damaged", no_card: "no model", edited_by_hand: "checksum",
 }  # fmt: skip
 
 

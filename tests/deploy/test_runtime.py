@@ -10,6 +10,7 @@ import pytest
 from bedl import tasks
 from bedl.deploy import ModelFileError, OnnxModel
 from bedl.deploy.schema import KEY, SCHEMA
+from bedl.deploy.seal import LENGTH, sealed
 from tests.closeness import assert_same_up_to_rounding
 from tests.deploy.models import inputs
 
@@ -84,7 +85,9 @@ def rewritten(path, target, change):
     model = onnx.load(path)
     entry = next(entry for entry in model.metadata_props if entry.key == KEY)
     entry.value = change(json.loads(entry.value))
-    target.write_bytes(model.SerializeToString())
+    sealed_entry = next(entry for entry in model.metadata_props if entry.key == "bedl.sha256")
+    model.metadata_props.remove(sealed_entry)
+    target.write_bytes(sealed(model.SerializeToString()))
     return target
 
 
@@ -120,6 +123,25 @@ def test_files_that_are_no_models(classes_file, tmp_path):
         OnnxModel(tmp_path / "nothing.onnx")
     with pytest.raises(ValueError, match="threads"):
         OnnxModel(classes_file[0], threads=0)
+
+
+def test_one_flipped_bit_is_refused(targets_file, tmp_path):
+    content, random = targets_file[0].read_bytes(), np.random.default_rng(0)
+    places = [*random.integers(0, len(content), 250), *range(len(content) - LENGTH, len(content))]
+    for place, bit in zip(places, random.integers(0, 8, len(places)), strict=True):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << bit
+        (tmp_path / "m.onnx").write_bytes(damaged)
+        with pytest.raises(ModelFileError, match=r"damaged|metadata"):
+            OnnxModel(tmp_path / "m.onnx")
+
+
+def test_other_programs_read_a_sealed_file(targets_file):
+    import onnx
+
+    model = onnx.load(targets_file[0])
+    onnx.checker.check_model(model)
+    assert {entry.key for entry in model.metadata_props} == {KEY, "bedl.sha256"}
 
 
 def test_columns_of_a_prediction_by_pytorch(classes_file, targets_file):

@@ -19,6 +19,7 @@ from torch import nn
 from bedl import PAC, HyperPrior, __version__
 from bedl.estimators import BEDLClassifier, BEDLRegressor, ModelFileError, load, storage
 from bedl.training import Callback
+from bedl.training.checkpoint import checksum
 from tests.estimators.problems import QUICK, labels, table
 
 SHORT = {**QUICK, "epochs": 3}
@@ -90,7 +91,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"format": "other"}, "not an estimator"),
         ({"model": json.dumps({**json.loads(header["model"]), "class": "os.system"})}, "does not know"),
     ]:
-        safetensors.torch.save_file(tensors, tmp_path / "changed", {**header, **changed})
+        changed = {**header, **changed}
+        changed["sha256"] = checksum(tensors, changed["model"])
+        safetensors.torch.save_file(tensors, tmp_path / "changed", changed)
         with pytest.raises(ModelFileError, match=complaint):
             load(tmp_path / "changed")
     (tmp_path / "cut").write_bytes(path.read_bytes()[:-100])
@@ -100,6 +103,24 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load(tmp_path / "missing")
     with pytest.raises(ModelFileError, match=r"BEDLRegressor\.load"):
         BEDLClassifier.load(path)
+
+
+def test_one_flipped_bit_is_refused(tmp_path: Path) -> None:
+    model, frame = regressor()
+    content, random = model.save(tmp_path / "model").read_bytes(), np.random.default_rng(0)
+    said = model.predict(frame)
+    refused = 0
+    for place, bit in zip(random.integers(0, len(content), 300), random.integers(0, 8, 300), strict=True):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << bit
+        (tmp_path / "damaged").write_bytes(damaged)
+        try:
+            again = load(tmp_path / "damaged")
+        except ModelFileError:
+            refused += 1
+        else:  # in a word that decides nothing, such as the version of bedl
+            assert np.array_equal(again.predict(frame), said)
+    assert refused > 290
 
 
 def make_net(n_features: int, n_outputs: int) -> nn.Module:

@@ -20,6 +20,7 @@ from bedl.deploy.exportable import ExportOptions, Prepared, capture, prepare
 from bedl.deploy.precision import PRECISIONS, store_weights
 from bedl.deploy.runtime import OnnxModel
 from bedl.deploy.schema import INPUT, KEY, Description, ExportError
+from bedl.deploy.seal import sealed
 from bedl.files import refuse_unwritable, written_whole
 
 __all__ = ["export"]
@@ -80,7 +81,7 @@ def export(
             f"the model has {full_size / 2**30:.1f} GiB, and an ONNX file can hold 2; try precision='int8'"
         )
     with written_whole(path, overwrite) as temporary:
-        temporary.write_bytes(proto.SerializeToString())
+        temporary.write_bytes(sealed(proto.SerializeToString()))
         found: dict[str, Any] = {}
         if check or precision != "float32":
             points = points_around(prepared.example)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bedl import tasks
-from bedl.deploy.schema import INPUT, KEY, Description, ModelFileError
+from bedl.deploy.schema import INPUT, KEY, SEALED, Description, ModelFileError
+from bedl.deploy.seal import is_sealed
 
 __all__ = ["OnnxModel"]
 
@@ -43,8 +44,15 @@ class OnnxModel:
 
     def __init__(self, path: str | Path, *, threads: int | None = None):
         self.path = Path(path)
+        _check_file(self.path)
+        seal = is_sealed(self.path)
+        if seal is False:
+            raise ModelFileError(f"{self.path} does not match its checksum: it is damaged. Copy or export it again")
         self._session = _open(self.path, threads)
-        text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
+        try:
+            text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
+        except UnicodeDecodeError:
+            raise ModelFileError(f"{self.path}: its metadata is no text: it is damaged. Copy or export it again") from None
         if text is None:
             raise ModelFileError(
                 f"{self.path} is an ONNX model, but was not written by bedl; write it with bedl.export"
@@ -53,6 +61,8 @@ class OnnxModel:
             self.description = Description.from_json(text)
         except ModelFileError as error:
             raise ModelFileError(f"{self.path}: {error}") from None
+        if seal is None and self.description.schema >= SEALED:
+            raise ModelFileError(f"{self.path} was damaged or changed since bedl wrote it. Copy or export it again")
         outputs = {output.name: output.shape for output in self._session.get_outputs()}
         inputs = {entry.name: entry.shape for entry in self._session.get_inputs()}
         known = tasks.get(self.task).outputs
@@ -156,6 +166,11 @@ class OnnxModel:
                 raise ModelFileError(f"{self.path}: {len(names)} {what} names for {count}; export the model again")
 
 
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file {path}")
+
+
 def _open(path: Path, threads: int | None) -> Any:
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
@@ -163,8 +178,6 @@ def _open(path: Path, threads: int | None) -> Any:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise ImportError("running an exported model needs onnxruntime: pip install onnxruntime") from error
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no model file {path}")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     if threads is not None:

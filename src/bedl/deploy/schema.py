@@ -17,6 +17,7 @@ KEY = "bedl"  # of the metadata
 # files of schema 1, which are read as they are, aleatoric includes what the evidence lacks, and for classes the two are
 # variances of the one-hot label.
 SCHEMA = 2
+SEALED = 2  # from this version on an ONNX file ends with a checksum, see `bedl.deploy.seal`
 INPUT = "x"
 Name = str | int | float | bool
 
@@ -42,6 +43,7 @@ class Description:
     precision: str = "float32"
     bedl_version: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
 
     @property
     def names(self) -> tuple[Name, ...] | None:
@@ -50,7 +52,7 @@ class Description:
 
     def to_json(self) -> str:
         try:
-            return json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False)
+            return json.dumps(asdict(self), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise TypeError(f"metadata must be JSON (strings, finite numbers, lists, dicts): {error}") from error
 
@@ -79,6 +81,7 @@ class Description:
             precision=str(raw.get("precision", "float32")),
             bedl_version=str(raw.get("bedl_version", "")),
             metadata=raw.get("metadata", {}),
+            schema=schema,
         )
 
 

@@ -1,8 +1,12 @@
-"""Fitted estimators as one safetensors file: weights as tensors, the rest as JSON in its header. Nothing is pickled."""
+"""Fitted estimators as one safetensors file: weights as tensors, the rest as JSON in its header. Nothing is pickled.
+
+The header holds a checksum over both, and what the JSON asks for is compared with the weights before it is built.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,11 +19,13 @@ from torch import Tensor
 from bedl.errors import ModelFileError
 from bedl.files import refuse_unwritable, write_atomically
 from bedl.objectives import PAC, HyperPrior, Sum
+from bedl.training.checkpoint import checksum
 
 __all__ = ["SCHEMA", "ModelFileError", "load", "save"]
 
 FORMAT = "bedl.estimators"
-SCHEMA = 2
+SCHEMA = 3
+SEALED = 3  # from this version of the format on there is a checksum
 _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
 _LEFT_OUT = ("callbacks", "checkpoint", "compile", "device", "verbose")  # of the process that trained, not of the model
 
@@ -44,7 +50,9 @@ def save(estimator: Any, path: Path, overwrite: bool) -> Path:
         **estimator._state(),
     }
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in estimator.method_.state_dict().items()}
-    header = {"format": FORMAT, "schema": str(SCHEMA), "bedl": _version(), "model": json.dumps(content)}
+    text = json.dumps(content)
+    header = {"format": FORMAT, "schema": str(SCHEMA), "bedl": _version(), "model": text}
+    header["sha256"] = checksum(tensors, text)
     write_atomically(path, safetensors.torch.save(tensors, header))
     return path
 
@@ -76,11 +84,11 @@ def _as_json(value: Any) -> Any:
 
 
 # -- reading ------------------------------------------------------------------------------------------
-def load(path: Path, kind: type | None, given: dict[str, Any]) -> Any:
-    """Read an estimator; of any class if `kind` is None or the common base."""
+def load(path: Path, kind: type | None, given: dict[str, Any], sha256: str | None = None) -> Any:
+    """Read an estimator; of any class if `kind` is None or the common base; of one file only, if its hash is given."""
     from bedl.estimators import BEDLClassifier, BEDLRegressor
 
-    content, tensors = _read(path)
+    content, tensors = _read(path, sha256)
     content = _as_now(content)
     classes = {cls.__name__: cls for cls in (BEDLRegressor, BEDLClassifier)}
     cls = classes.get(content["class"])
@@ -101,24 +109,38 @@ def load(path: Path, kind: type | None, given: dict[str, Any]) -> Any:
     return estimator
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path, sha256: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description and the weights, from one look at the file: it may be replaced meanwhile."""
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise ModelFileError(f"{path} is a safetensors file, but not an estimator that bedl saved")
-            schema = header.get("schema", "")
-            if not schema.isdigit() or int(schema) > SCHEMA:
-                raise ModelFileError(
-                    f"{path} was saved by bedl {header.get('bedl')} in version {schema} of the format, and this bedl "
-                    f"({_version()}) reads up to {SCHEMA}; upgrade bedl to read it"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-            return json.loads(header["model"]), tensors
+        whole = path.read_bytes()
+        if sha256 is not None and hashlib.sha256(whole).hexdigest() != sha256:
+            raise ModelFileError(f"{path} is not the file that was saved. Copy the folder again, or train again")
+        tensors = safetensors.torch.load(whole)
+        header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")]).get("__metadata__", {})
+        _check_header(header, path)
+        text = header["model"]
+        # A flipped bit may hit the name of the checksum, or the version that asks for one, but not both.
+        if "sha256" in header or int(header["schema"]) >= SEALED:
+            if header.get("sha256") != checksum(tensors, text):
+                raise ModelFileError(f"the contents of {path} do not match their checksum; save the model again")
+        return json.loads(text), tensors
     except FileNotFoundError:
         raise ModelFileError(f"there is no file {path}") from None
-    except (safetensors.SafetensorError, OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError) as error:
+    except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, KeyError, RecursionError) as error:
+        if isinstance(error, ModelFileError):
+            raise
         raise ModelFileError(f"{path} is not a whole model file ({error}); save the model again") from None
+
+
+def _check_header(header: dict[str, str], path: Path) -> None:
+    if header.get("format") != FORMAT:
+        raise ModelFileError(f"{path} is a safetensors file, but not an estimator that bedl saved")
+    schema = header.get("schema", "")
+    if not (schema.isascii() and schema.isdigit()) or int(schema) > SCHEMA:
+        raise ModelFileError(
+            f"{path} was saved by bedl {header.get('bedl')} in version {schema} of the format, and this bedl "
+            f"({_version()}) reads up to {SCHEMA}; upgrade bedl to read it"
+        )
 
 
 def _parameters(stored: dict[str, Any], given: dict[str, Any], path: Path) -> dict[str, Any]:

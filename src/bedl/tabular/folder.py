@@ -3,7 +3,7 @@
     model.safetensors   the estimator, see `bedl.estimators`
     model.json          the card
 
-A folder is made under another name, `<name>.partial`, and renamed when it is complete.
+The card ends with a checksum over itself, and holds that of the estimator's file. A folder is made under another name, `<name>.partial`, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ __all__ = [
     "read_card",
     "read_json",
     "refuse_taken",
+    "seal_of",
     "write_files",
     "write_json",
     "write_model",
 ]
 
 FORMAT = "bedl.model"
-SCHEMA = 1
+SCHEMA = 2
+SEALED = 2  # from this schema on a card has a checksum
 CARD, WEIGHTS = "model.json", "model.safetensors"
 
 
@@ -84,7 +86,8 @@ def write_files(folder: Path, estimator: Any, card: ModelCard) -> ModelCard:
     """The two files of a model, and nothing else, in a folder that is there; the card with the weights' checksum."""
     estimator.save(folder / WEIGHTS, overwrite=True)
     card = replace(card, weights=checksum(folder / WEIGHTS))
-    write_json(folder / CARD, {"format": FORMAT, "schema": SCHEMA, **asdict(card)})
+    content = {"format": FORMAT, "schema": SCHEMA, **asdict(card)}
+    write_json(folder / CARD, {**content, "sha256": seal_of(content)})
     for path in list(folder.iterdir()):
         if path.is_dir():
             shutil.rmtree(path)
@@ -108,6 +111,13 @@ def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
             f"{folder} was made by a newer bedl ({made_by}, schema {schema}; this one reads up to {SCHEMA}). "
             "Upgrade: pip install --upgrade bedl"
         )
+    seal = raw.pop("sha256", None)
+    # A flipped bit may hit the name of the checksum, or the schema that asks for one, but not both.
+    if (seal is not None or schema >= SEALED) and seal != seal_of(raw):
+        raise ModelFileError(
+            f"{folder / CARD} does not match its checksum: it was damaged or edited. Copy the folder again, or train "
+            "again"
+        )
     try:
         card = ModelCard(**{key: value for key, value in raw.items() if key not in ("format", "schema")})
         encoder = TableEncoder.from_dict(card.encoder)
@@ -120,6 +130,14 @@ def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
             f"{folder / WEIGHTS} is missing or not the file that was saved. Copy the folder again, or train again"
         )
     return card, encoder
+
+
+def seal_of(content: Any) -> str:
+    """SHA-256 of a JSON value, whatever the spaces and the order of names in its file."""
+    try:
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    except RecursionError:
+        return ""  # no card is nested so deeply
 
 
 def checksum(path: Path) -> str:

@@ -240,7 +240,7 @@ def load(path: Place) -> TabularModel:
     path = Path(path)
     if path.is_dir():
         card, encoder = read_card(path)
-        return TabularModel(str(path), encoder, EstimatorEngine.of_file(path / WEIGHTS, encoder), card)
+        return TabularModel(str(path), encoder, EstimatorEngine.of_file(path / WEIGHTS, encoder, card.weights), card)
     if not path.exists():
         if partial_of(path).is_dir():
             raise ModelFileError(f"{path} is not complete: its fit was interrupted. Go on with it: bedl fit … --resume")

@@ -27,8 +27,8 @@ from bedl.errors import BEDLError
 from bedl.files import write_atomically
 
 __all__ = [
-    "FORMAT", "VERSION", "CheckpointError", "Checkpoints", "Pace", "flatten", "latest", "prune", "read", "resume_from",
-    "unflatten", "write",
+    "FORMAT", "VERSION", "CheckpointError", "Checkpoints", "Pace", "checksum", "flatten", "latest", "prune", "read",
+    "resume_from", "unflatten", "write",
 ]  # fmt: skip
 
 FORMAT = "bedl.training.checkpoint"
@@ -88,7 +88,7 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
     """Write a nested state to `path`, all of it or nothing."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps({key: flatten(value, tensors, key) for key, value in state.items()})
-    header = {"format": FORMAT, "version": str(VERSION), "state": text, "sha256": _checksum(tensors, text)}
+    header = {"format": FORMAT, "version": str(VERSION), "state": text, "sha256": checksum(tensors, text)}
     write_atomically(path, safetensors.torch.save(tensors, header))
 
 
@@ -112,7 +112,7 @@ def read(path: Path) -> dict[str, Any]:
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} is not a whole safetensors file ({error}); {_FALL_BACK}") from None
     text = header.get("state", "")
-    if _checksum(tensors, text) != header.get("sha256"):
+    if checksum(tensors, text) != header.get("sha256"):
         raise CheckpointError(f"the contents of {path} do not match their checksum; {_FALL_BACK}")
     return {key: unflatten(value, tensors) for key, value in json.loads(text).items()}
 
@@ -120,7 +120,8 @@ def read(path: Path) -> dict[str, Any]:
 _FALL_BACK = "remove it to go on from the checkpoint before it"
 
 
-def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    """SHA-256 of a text and of tensors: their names, types, shapes and numbers."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
