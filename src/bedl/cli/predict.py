@@ -38,8 +38,8 @@ def predict(
     epistemic_std (what is not known). Classes: prediction, entropy, aleatoric_entropy and epistemic_entropy in nats,
     and the probability of each class. Then the three parts: data_… is noise, distributional_… too little evidence,
     model_… what the network could be otherwise; the latter two make up epistemic_…. Squares of the stds add up to that
-    of std, entropies to the entropy. Rows come in the order of the table and are read in batches. --json without --out prints
-    one JSON object per line. An .onnx model runs without PyTorch.
+    of std, entropies to the entropy. Rows come in the order of the table and are read in batches. --json without --out
+    prints one JSON object per line. An .onnx model runs without PyTorch.
 
     Examples:
 
