@@ -215,7 +215,8 @@ class BEDLEstimator(BaseEstimator):
         raise NotImplementedError
 
     def _plan(self, n: int) -> Recipe:
-        wanted = registry.get(self.built_[0]).training
+        asked = registry.get(self.method)  # a choice such as "auto" says itself how what it chose is trained
+        wanted = asked.training if asked.choice is not None else registry.get(self.built_[0]).training
         return recipe(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n),
