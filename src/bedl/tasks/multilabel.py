@@ -103,7 +103,8 @@ class MultilabelResults(Results):
         more = evidence + model
         return ClassificationResults(
             probabilities=np.stack([1 - p, p], 1), entropy=data + more, aleatoric_entropy=data, data_entropy=data,
-            epistemic_entropy=more, distributional_entropy=evidence, model_entropy=model, class_names=["no", "yes"], target_name=self.target_name,
+            epistemic_entropy=more, distributional_entropy=evidence, model_entropy=model,
+            class_names=["no", "yes"], target_name=self.target_name,
             labels=None if self.labels is None else self.labels.ravel().astype(np.int64),
             ood=None if self.ood is None else self.ood.answers(),
         )  # fmt: skip
