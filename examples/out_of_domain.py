@@ -26,9 +26,10 @@ foreign = {
 }
 
 # The default pulls evidence for wrong classes down *at the data*. The second makes up inputs that are off the data,
-# and asks for no evidence there; 0.3 was chosen for this example, with its foreign inputs in view.
+# and asks for no evidence there; 0.3 was chosen for this example, with its foreign inputs in view. The third asks for
+# evidence on the data and for none off it.
 perturbed = {"method": "bedl", "method_options": {"regularizer": bedl.PAC(on="perturbed", strength=0.3)}}
-for name, method in {"default": {}, "on perturbed copies": perturbed}.items():
+for name, method in {"default": {}, "on perturbed copies": perturbed, "evidence": {"method": "evidence"}}.items():
     settings = {"standardize": "shared", "epochs": 4 if QUICK else 12, "random_state": 0}  # all pixels have one scale
     model = BEDLClassifier(**method, **settings)
     model.fit(X_train, y_train)

@@ -25,7 +25,7 @@ def drawn(m: Tensor, v: Tensor, draws: int, log_p: Tensor) -> dict[str, tuple[fl
     """
     g, at_once = torch.Generator().manual_seed(1), max(4_000_000 // len(m), 1)
     sums, squares, done = torch.zeros(3).double(), torch.zeros(3).double(), 0
-    p = torch.zeros_like(m)
+    p, p2 = torch.zeros_like(m), torch.zeros_like(m)
     while done < draws:
         n = min(draws - done, at_once)
         f = m + v.sqrt() * torch.randn(n, len(m), generator=g, dtype=torch.float64)
@@ -33,10 +33,12 @@ def drawn(m: Tensor, v: Tensor, draws: int, log_p: Tensor) -> dict[str, tuple[fl
         data = torch.digamma(total + 1) - (share * torch.digamma(f.exp() + 1)).sum(-1)
         given_f = torch.special.entr(share).sum(-1)
         parts = torch.stack([data, given_f - data, -(share @ log_p) - given_f])  # the last to first order
-        sums, squares, done, p = sums + parts.sum(1), squares + parts.square().sum(1), done + n, p + share.sum(0)
+        sums, squares, done = sums + parts.sum(1), squares + parts.square().sum(1), done + n
+        p, p2 = p + share.sum(0) / draws, p2 + share.square().sum(0) / draws
     means = sums / draws
     errors = ((squares / draws - means.square()).clamp_min(0) / draws).sqrt().tolist()
-    means[2] = torch.special.entr(p / draws).sum() - means[:2].sum()
+    bias = ((p2 - p.square()) / p).sum() / (2 * draws)  # the entropy of a mean of draws is too low
+    means[2] = torch.special.entr(p).sum() + bias - means[:2].sum()
     return dict(zip(PARTS, zip(means.tolist(), errors, strict=True), strict=True))
 
 

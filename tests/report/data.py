@@ -19,6 +19,7 @@ def regression(n=60, *, seed=0, ood=True, **changes):
     rng = np.random.default_rng(seed)
     aleatoric, epistemic = rng.uniform(0.5, 1.5, n), rng.uniform(0.1, 0.8, n)
     mean, std = rng.normal(10, 3, n), np.hypot(aleatoric, epistemic)
+    evidence = rng.uniform(0, 1, n)  # its share of the epistemic variance
     fields = {
         "mean": mean,
         "std": std,
@@ -27,6 +28,9 @@ def regression(n=60, *, seed=0, ood=True, **changes):
         "lower": mean - 1.6448536 * std,
         "upper": mean + 1.6448536 * std,
         "y": mean + std * rng.normal(size=n),
+        "data_std": aleatoric,
+        "distributional_std": np.sqrt(evidence) * epistemic,
+        "model_std": np.sqrt(1 - evidence) * epistemic,
         "examples": Examples({"age": list(range(n)), "city": [f"city {i}" for i in range(n)]}),
         "target_name": "price",
         "title": "Prices",
@@ -47,6 +51,9 @@ def classification(n=80, classes=4, *, seed=0, ood=True, images=True, **changes)
         "aleatoric_entropy": share * entropy,
         "epistemic_entropy": (1 - share) * entropy,
         "class_names": [f"class {i}" for i in range(classes)],
+        "data_entropy": share * entropy,
+        "distributional_entropy": 0.7 * (1 - share) * entropy,
+        "model_entropy": 0.3 * (1 - share) * entropy,
         "labels": np.array([rng.choice(classes, p=q) for q in p]),
         "examples": Examples(images=pictures) if images else Examples({"age": list(range(n))}),
         "target_name": "kind",

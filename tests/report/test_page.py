@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
+from sklearn.dummy import DummyClassifier, DummyRegressor
 
+from bedl import tasks
 from bedl.report import ClassificationResults, Examples, ResultsError, render, score
 from tests.report.data import SCRIPT, classification, nasty_classification, nasty_regression, regression
 
@@ -26,6 +28,7 @@ PAGES = {
     "targets, no spread": lambda: regression(
         std=np.zeros(60), aleatoric_std=np.zeros(60), epistemic_std=np.zeros(60), lower=np.ones(60), upper=np.ones(60)
     ),
+    "targets, two parts": lambda: regression(data_std=None, distributional_std=None, model_std=None),
     "targets, nasty": nasty_regression,
     "classes": classification,
     "classes, rows": lambda: classification(images=False),
@@ -35,6 +38,7 @@ PAGES = {
     "classes, many": lambda: classification(300, 40),
     "classes, many rows": lambda: classification(5000),
     "classes, some labels": lambda: classification(labels=np.arange(80) % 5 - 1),
+    "classes, two parts": lambda: classification(data_entropy=None, distributional_entropy=None, model_entropy=None),
     "classes, nasty": nasty_classification,
 }
 
@@ -178,8 +182,8 @@ def test_tables_of_targets_hold_the_numbers():
         lower, upper = stats.norm.interval(plain(nominal), results.mean, results.std)
         assert plain(observed) == pytest.approx(np.mean((results.y >= lower) & (results.y <= upper)), abs=5.1e-4)
     quantiles = {row[0]: row[1:] for row in tables["Std in the target's unit, all rows"]}
-    assert plain(quantiles["median"][2]) == pytest.approx(np.median(results.std), rel=1e-3)
-    assert plain(quantiles["95 %"][4]) == pytest.approx(np.quantile(results.ood.epistemic_std, 0.95), rel=1e-3)
+    assert plain(quantiles["median"][3]) == pytest.approx(np.median(results.std), rel=1e-3)
+    assert plain(quantiles["95 %"][5]) == pytest.approx(np.quantile(results.ood.distributional_std, 0.95), rel=1e-3)
     groups = tables["Rows in groups by predicted std, smallest first"][1:]
     first = np.argsort(results.std)[:1000]
     assert plain(groups[0][3]) == pytest.approx(np.sqrt(np.mean((results.y - results.mean)[first] ** 2)), rel=1e-3)
@@ -215,9 +219,83 @@ def test_the_most_uncertain_rows_come_first():
     assert [plain(row[2]) for row in table[1:]] == pytest.approx(results.std[order], rel=1e-3)
 
 
+def test_the_most_surprising_rows_come_first():
+    results = regression()
+    table = Page(render(results)).tables["Most surprising rows: 20 of 60"]
+    off = np.abs(results.y - results.mean) / results.std
+    order = np.argsort(-off)[:20]
+    assert [int(row[0]) for row in table[1:]] == (order + 1).tolist()
+    assert [plain(row[table[0].index("stds off")]) for row in table[1:]] == pytest.approx(off[order], rel=1e-3)
+    assert "Most surprising rows" not in render(regression(y=None))
+    results = classification(images=False)
+    table = Page(render(results)).tables["Most surprising examples: 20 of 80"]
+    order = np.argsort(results.probabilities[np.arange(80), results.labels], kind="stable")[:20]
+    assert [int(row[0]) for row in table[1:]] == (order + 1).tolist()
+
+
+def test_recall_and_precision_of_each_class():
+    results = classification(600)
+    rows = Page(render(results)).tables["Each class, the worst first"][1:]
+    recall = sk.recall_score(results.labels, results.predicted, average=None)
+    precision = sk.precision_score(results.labels, results.predicted, average=None)
+    order = np.argsort(recall, kind="stable")
+    assert [row[0] for row in rows] == [f"class {i}" for i in order]
+    assert [plain(row[2]) for row in rows] == pytest.approx(recall[order], abs=5.1e-4)
+    assert [plain(row[3]) for row in rows] == pytest.approx(precision[order], abs=5.1e-4)
+
+
+def test_baselines_are_those_of_scikit_learn():
+    results, x = regression(), np.zeros((60, 1))
+    mean = DummyRegressor().fit(x, results.y).predict(x)
+    found = tasks.get("regression").baseline(results)
+    assert found["rmse"] == pytest.approx(sk.root_mean_squared_error(results.y, mean))
+    assert found["mae"] == pytest.approx(sk.mean_absolute_error(results.y, mean))
+    assert found["nll"] == pytest.approx(-stats.norm.logpdf(results.y, mean, results.y.std()).mean())
+    results, x = classification(), np.zeros((80, 1))
+    dummy = DummyClassifier(strategy="prior").fit(x, results.labels)
+    found = tasks.get("classification").baseline(results)
+    assert found["accuracy"] == pytest.approx(dummy.score(x, results.labels))
+    assert found["nll"] == pytest.approx(sk.log_loss(results.labels, dummy.predict_proba(x)))
+    assert found["brier"] == pytest.approx(((dummy.predict_proba(x) - np.eye(4)[results.labels]) ** 2).sum(1).mean())
+    assert "baseline" in render(results)
+    assert tasks.get("classification").baseline(classification(labels=None)) == {}
+
+
+@pytest.mark.parametrize("factor, words", [(1.0, "hold what they promise"), (0.3, "too narrow"), (3.0, "wider than")])
+def test_the_verdict_on_intervals(factor, words):
+    results = regression(2000)
+    half = factor * (results.upper - results.mean)
+    html = render(regression(2000, lower=results.mean - half, upper=results.mean + half))
+    assert words in html.split('class="verdict"')[1].split("</ul>")[0]
+
+
+def test_the_verdict_on_errors_and_confidence():
+    noise = np.random.default_rng(0).normal(10, 3, 2000)
+    assert "no better than always saying the mean" in render(regression(2000, y=noise))
+    assert "smaller than those of always saying the mean" in render(regression(2000))
+    assert "as sure as it should be" in render(classification(2000))
+    assert "The model is too sure" in render(classification(2000, labels=np.arange(2000) % 4))
+
+
+def test_stacked_bars_are_as_high_as_the_total_and_split_by_the_parts():
+    results = regression(48, ood=False)
+    card = render(results).split("What the uncertainty is made of")[1].split("</svg>")[0]
+    heights = {}
+    for kind in ("noise", "evidence", "network"):
+        group = card.split(f'<g class="bar {kind}">')[1].split("</g>")[0]
+        heights[kind] = np.array([float(h) for h in re.findall(r'height="([\d.]+)"', group)])
+    total = np.sort(results.std)
+    scale = 224 / (1.05 * results.std.max())  # pixels
+    np.testing.assert_allclose(sum(heights.values()), scale * total, atol=0.2)
+    order = np.argsort(results.std, kind="stable")
+    for kind, part in zip(heights, results.parts, strict=True):
+        share = getattr(results, part)[order] ** 2 / results.std[order] ** 2
+        np.testing.assert_allclose(heights[kind], scale * share * total, atol=0.2)
+
+
 def test_images_are_shown_as_images():
     page = Page(render(classification()))
-    assert [tag for tag, _ in page.elements].count("img") == 36
+    assert [tag for tag, _ in page.elements].count("img") == 54  # uncertain, surprising, uncertain and foreign
 
 
 def test_plots_are_thinned_out_and_say_so():
@@ -286,7 +364,7 @@ def test_other_things_are_refused():
 def test_colour_images_and_examples_of_some_rows():
     images = np.zeros((2, 3, 8, 8), np.uint8)
     html = render(classification(examples=Examples(images=images, index=np.array([5, 70])), ood=None))
-    assert html.count("<img") == 2
+    assert html.count("<img") == 4  # both among the uncertain and among the surprising
     assert "row 71" in html
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,9 +11,23 @@ from bedl.report import png
 from bedl.report.text import count, data, number, percent, table, text
 from bedl.tasks import Results, meanings
 
-__all__ = ["Cell", "card", "headline", "histogram_edges", "legend", "most_uncertain", "quantile_rows", "subsample"]
+__all__ = [
+    "Cell",
+    "Verdict",
+    "card",
+    "headline",
+    "histogram_edges",
+    "legend",
+    "most_surprising",
+    "most_uncertain",
+    "quantile_rows",
+    "subsample",
+    "verdict",
+]
 
 Cell = Callable[[int], str]
+Verdict = tuple[Literal["good", "bad", "so"], str]
+"""A sentence, HTML, and whether it is good news, bad news or neither."""
 
 POINTS = 1_000  # in a scatter plot; more only hide each other
 INTERVALS = 120  # in the plot of predictions with their intervals
@@ -52,13 +66,21 @@ def card(title: str, how: str, plot: str, *, key: str = "", numbers: str = "") -
     return f'<section class="card"><h2>{title}</h2><p class="how">{how}</p>{key}{plot}{details}</section>'
 
 
-def headline(scores: Mapping[str, Any], level: float | None = None) -> str:
+def verdict(sentences: Sequence[Verdict]) -> str:
+    """What the numbers come to, in words."""
+    items = "".join(f'<li class="{kind}">{said}</li>' for kind, said in sentences)
+    return f'<ul class="verdict">{items}</ul>' if items else ""
+
+
+def headline(scores: Mapping[str, Any], level: float | None = None, baseline: Mapping[str, float] | None = None) -> str:
     """The scores as a list of terms; names that no task knows are shown as they are.
 
     Args:
         scores: the scores by name.
         level: the level of the intervals, which belongs to their coverage and width.
+        baseline: what some of the scores would be for one answer to all rows.
     """
+    baseline = baseline or {}
     known, items = meanings(), []
     for name, value in scores.items():
         meaning = known.get(name)
@@ -69,6 +91,9 @@ def headline(scores: Mapping[str, Any], level: float | None = None) -> str:
         label, note = (text(meaning.label), text(meaning.note, 200)) if meaning else (data(name, 40), "")
         if name in ("coverage", "width") and level is not None:
             label += f" of {100 * level:g}\u00a0% intervals"
+        if name in baseline:
+            plain = percent(baseline[name]) if meaning and meaning.share else number(baseline[name])
+            note = f'<span class="baseline">baseline {plain}</span> · {note}'
         items.append(f"<div><dt>{label}</dt><dd><strong>{shown}</strong><small>{note}</small></dd></div>")
     return f'<dl class="scores">{"".join(items)}</dl>'
 
@@ -90,12 +115,32 @@ def most_uncertain(results: Results, title: str, columns: Mapping[str, Cell]) ->
         title: the title of the section, HTML.
         columns: heading → what the row of that number says there, HTML; asked for the rows that are shown only.
     """
-    limit = EXAMPLES if results.examples.images is None else PICTURES
-    shown = results.keep_examples(limit).examples
+    return _examples(results, results.uncertainty, title, columns, "largest total uncertainty, the most uncertain")
+
+
+def most_surprising(results: Results, title: str, columns: Mapping[str, Cell], how: str) -> str:
+    """The rows whose target the prediction took for least likely; arguments as for `most_uncertain`.
+
+    Args:
+        results: with examples and targets.
+        title: the title of the section, HTML.
+        columns: as for `most_uncertain`.
+        how: what is largest in these rows.
+    """
+    surprise = results.surprise
+    if surprise is None:
+        return ""
+    return _examples(results, surprise, title, columns, f"{how}, the most surprising")
+
+
+def _examples(results: Results, by: np.ndarray, title: str, columns: Mapping[str, Cell], largest: str) -> str:
+    ranks = by[results.examples.index]
+    order = np.argsort(-ranks, kind="stable")[: EXAMPLES if results.examples.images is None else PICTURES]
+    shown = results.examples.take(order[np.isfinite(ranks[order])])
     if not len(shown):
         return ""
     if shown.images is not None:
-        return _pictures(shown.images, shown.index, title, columns)
+        return _pictures(shown.images, shown.index, title, columns, largest)
     head = ["row", *columns, *(data(name, 40) for name in shown.columns)]
     rows = [
         [count(int(row) + 1), *(cell(int(row)) for cell in columns.values())]
@@ -103,11 +148,11 @@ def most_uncertain(results: Results, title: str, columns: Mapping[str, Cell]) ->
         for i, row in enumerate(shown.index)
     ]
     caption = f"{title}: {count(len(rows))} of {count(len(results))}"
-    how = "The rows with the largest total uncertainty, the most uncertain first; rows are counted from 1."
+    how = f"The rows with the {largest} first; rows are counted from 1."
     return f'<section class="card wide"><h2>{title}</h2><p class="how">{how}</p>{table(caption, head, rows)}</section>'
 
 
-def _pictures(images: np.ndarray, index: np.ndarray, title: str, columns: Mapping[str, Cell]) -> str:
+def _pictures(images: np.ndarray, index: np.ndarray, title: str, columns: Mapping[str, Cell], largest: str) -> str:
     figures = []
     for image, row in zip(images, index.tolist(), strict=True):
         facts = "".join(f"<div><dt>{name}</dt><dd>{cell(row)}</dd></div>" for name, cell in columns.items())
@@ -115,7 +160,7 @@ def _pictures(images: np.ndarray, index: np.ndarray, title: str, columns: Mappin
             f'<figure><img src="{png.data_uri(image)}" alt="row {row + 1}" width="96" height="96">'
             f'<figcaption><span class="row">row {count(row + 1)}</span><dl>{facts}</dl></figcaption></figure>'
         )
-    how = "The images with the largest total uncertainty, the most uncertain first."
+    how = f"The images with the {largest} first."
     return (
         f'<section class="card wide"><h2>{title}</h2><p class="how">{how}</p>'
         f'<div class="pictures">{"".join(figures)}</div></section>'

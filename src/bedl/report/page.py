@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from bedl import tasks
 from bedl.files import refuse_unwritable, write_atomically
-from bedl.report.layout import INTERVALS, POINTS, headline
+from bedl.report.layout import INTERVALS, POINTS, headline, verdict
 from bedl.report.pages import Page, page_of
 from bedl.report.text import count, data, text
 from bedl.tasks import Results, ResultsError, meanings, score
@@ -33,6 +34,7 @@ def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
         raise ResultsError(f"a report shows a record such as RegressionResults, not {type(results).__name__}")
     page = page_of(results.task)
     values: dict[str, Any] = {**score(results), **_checked(scores or {})}
+    baseline = tasks.get(results.task).baseline(results)
     style, script = _asset("page.css"), _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The page's own script and no other: even markup that slipped through could not run.
@@ -61,11 +63,12 @@ def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
 <dl class="about">{about}</dl>
 </header>
 <main>
-{headline(values, getattr(results, "level", None))}
+{verdict(page.verdict(results, values))}
+{headline(values, getattr(results, "level", None), baseline)}
 <div class="cards" id="content" tabindex="-1">
 {"".join(page.sections(results, values))}
 </div>
-{_notes(results, page)}
+{_notes(results, page, bool(baseline))}
 </main>
 <footer>Made by bedl. This page is one file and loads nothing from elsewhere.</footer>
 <div id="tip" hidden></div>
@@ -113,7 +116,7 @@ def _facts(results: Results, page: Page) -> list[tuple[str, str]]:
     return [*((str(name), str(value)) for name, value in results.about.items()), *facts]
 
 
-def _notes(results: Results, page: Page) -> str:
+def _notes(results: Results, page: Page, baseline: bool) -> str:
     """What the page cannot say, and why."""
     rows, known = len(results), int(results.labelled.sum())
     notes = [data(note, 400) for note in results.notes]
@@ -131,6 +134,8 @@ def _notes(results: Results, page: Page) -> str:
             "Scores and tables use all rows."
         )
     notes += page.notes(results)
-    notes.append("How uncertainty splits into aleatoric and epistemic depends on the model, not on the data alone.")
+    if baseline and page.baseline:
+        notes.append(f"Baseline: {page.baseline}. A report does not know the training data.")
+    notes.append("How uncertainty splits into its parts depends on the model, not on the data alone.")
     items = "".join(f"<li>{note}</li>" for note in notes)
     return f'<section class="card notes"><h2>Notes and limits</h2><ul>{items}</ul></section>'

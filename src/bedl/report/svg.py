@@ -232,13 +232,20 @@ def whiskers(frame: Frame, x: ArrayLike, lower: ArrayLike, upper: ArrayLike, kin
     return f'<path class="whisker {kind}" d="{"".join(f"M{a:.1f} {b:.1f}V{c:.1f}" for a, b, c in ends)}"/>'
 
 
-def bars(frame: Frame, edges: ArrayLike, heights: ArrayLike, kind: str = "a", tips: Sequence[str] | None = None) -> str:
-    """A bar from the bottom of the frame between each two edges: a histogram."""
-    at, top = frame.x(edges), frame.y(heights)
-    base = float(frame.y(max(frame.y_low, 0.0)))
+def bars(
+    frame: Frame,
+    edges: ArrayLike,
+    heights: ArrayLike,
+    kind: str = "a",
+    tips: Sequence[str] | None = None,
+    base: ArrayLike = 0.0,
+) -> str:
+    """A bar between each two edges, from the base, or from the bottom of the frame if that is higher: a histogram."""
+    low = np.broadcast_to(np.asarray(base, float), np.shape(heights))
+    at, top, foot = frame.x(edges), frame.y(low + heights), frame.y(np.maximum(low, frame.y_low))
     boxes = (
         f'<rect x="{at[i] + 0.5:.1f}" y="{top[i]:.1f}" width="{max(at[i + 1] - at[i] - 1, 0.5):.1f}" '
-        f'height="{max(base - top[i], 0):.1f}"{_tip(tips, i)}/>'
+        f'height="{max(foot[i] - top[i], 0):.1f}"{_tip(tips, i)}/>'
         for i in range(len(top))
     )
     return f'<g class="bar {kind}">{"".join(boxes)}</g>'

@@ -86,13 +86,13 @@ def count(value: int) -> str:
     return f"{int(value):,}"
 
 
-def percent(share: float) -> str:
+def percent(share: float, places: int = 1) -> str:
     r"""A share as a percentage.
 
-    >>> percent(0.1234).replace("\u00a0", " ")
-    '12.3 %'
+    >>> percent(0.1234).replace("\u00a0", " "), percent(0.1234, 0).replace("\u00a0", " ")
+    ('12.3 %', '12 %')
     """
-    return f"{100 * share:.1f}\u00a0%" if math.isfinite(share) else "–"
+    return f"{100 * share:.{places}f}\u00a0%" if math.isfinite(share) else "–"
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -139,6 +139,10 @@ class Task:
         """Every score that the record allows, by the names of `meanings`."""
         raise NotImplementedError
 
+    def baseline(self, results: Any) -> dict[str, float]:
+        """What the scores would be for one answer to all rows, made of the record's own targets; {} if none."""
+        return {}
+
     # -- two models -------------------------------------------------------------------------------
     def differences(self, truth: Quantities, other: Quantities) -> dict[str, float]:
         """Largest difference of each output: probabilities and entropies as they are, others in predicted stds.

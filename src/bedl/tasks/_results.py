@@ -1,6 +1,6 @@
 """Records of predictions: rows as plain arrays, never networks. They are scored, and a page is made of them.
 
-A large table is predicted in parts. Make a record of each part, keep the examples of its most uncertain rows only
+A large table is predicted in parts. Make a record of each part, keep the examples of its most telling rows only
 (`keep_examples`), and join the parts (`concatenate`): what grows with the rows are a few numbers per row.
 """
 
@@ -76,9 +76,23 @@ class Results:
         """The names in `PARTS`, or none where the model does not tell three parts apart."""
         return self.PARTS if all(getattr(self, name) is not None for name in self.PARTS) else ()
 
+    @property
+    def surprise(self) -> Array | None:
+        """What ranks the most surprising rows: how far off the target is, given what was predicted. −inf where there is
+        no target; None where there is no such ranking. shape: (n,)
+        """
+        return None
+
     def keep_examples(self: R, count: int = 20) -> R:
-        """The same record, with the examples of the `count` most uncertain rows only, the most uncertain first."""
-        order = np.argsort(-self.uncertainty[self.examples.index], kind="stable")[:count]
+        """The same record, with the examples of the `count` most uncertain rows only, the most uncertain first, and
+        then of those among the `count` most surprising that are not among them.
+        """
+        shown, surprise = self.examples.index, self.surprise
+        order = np.argsort(-self.uncertainty[shown], kind="stable")[:count]
+        if surprise is not None:
+            further = np.argsort(-surprise[shown], kind="stable")[:count]
+            further = further[np.isfinite(surprise[shown][further]) & ~np.isin(further, order)]
+            order = np.concatenate([order, further])
         ood = None if self.ood is None else self.ood.keep_examples(count)
         return dataclasses.replace(self, examples=self.examples.take(order), ood=ood)
 

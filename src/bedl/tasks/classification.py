@@ -108,6 +108,15 @@ class ClassificationResults(Results):
         """What is not known, in nats. shape: (n,)"""
         return self.epistemic_entropy
 
+    @property
+    def surprise(self) -> Array | None:
+        """−log of the probability that the label had, in nats. shape: (n,)"""
+        if self.labels is None:
+            return None
+        table, some = self.probabilities, self.labelled
+        chosen = table[np.arange(len(table)), np.where(some, self.labels, 0)].astype(float)
+        return np.where(some, -np.log(np.maximum(chosen, np.finfo(float).tiny)), -np.inf)
+
 
 class Classification(Task):
     """One of several classes."""
@@ -197,6 +206,19 @@ class Classification(Task):
         values["ecdf_auc"] = metrics.ecdf_auc(results.entropy, count)
         foreign = {} if results.ood is None else {"ood_ecdf_auc": metrics.ecdf_auc(results.ood.entropy, count)}
         return {**values, **detection(results), **foreign}
+
+    def baseline(self, results: ClassificationResults) -> dict[str, float]:
+        """Scores of the class frequencies among the record's own labels, for every row."""
+        labels = results.observed[results.labelled]
+        if not len(labels):
+            return {}
+        shares = np.bincount(labels, minlength=len(results.class_names)) / len(labels)
+        seen = shares[shares > 0]
+        return {
+            "accuracy": float(shares.max()),
+            "nll": float(-(seen * np.log(seen)).sum()),
+            "brier": float(1 - np.square(shares).sum()),
+        }
 
     def cost(self, truth: Quantities, other: Quantities) -> dict[str, float]:
         """Largest differences of ``probability`` and ``entropy``, and ``labels_changed``, a share of the points."""

@@ -99,10 +99,12 @@ class MultilabelResults(Results):
 
     def answers(self) -> ClassificationResults:
         """Every label of every row as a row of its own, with the classes no and yes."""
-        p, data, more = (part.ravel() for part in (self.probabilities, self.data, self.distributional + self.model))
+        p, data, evidence, model = (getattr(self, name).ravel() for name in ("probabilities", *PARTS))
+        more = evidence + model
         return ClassificationResults(
-            probabilities=np.stack([1 - p, p], 1), entropy=data + more, aleatoric_entropy=data,
-            epistemic_entropy=more, class_names=["no", "yes"], target_name=self.target_name,
+            probabilities=np.stack([1 - p, p], 1), entropy=data + more, aleatoric_entropy=data, data_entropy=data,
+            epistemic_entropy=more, distributional_entropy=evidence, model_entropy=model,
+            class_names=["no", "yes"], target_name=self.target_name,
             labels=None if self.labels is None else self.labels.ravel().astype(np.int64),
             ood=None if self.ood is None else self.ood.answers(),
         )  # fmt: skip

@@ -100,6 +100,15 @@ class RegressionResults(Results):
         """Standard deviation of what is not known. shape: (n,)"""
         return self.epistemic_std
 
+    @property
+    def surprise(self) -> Array | None:
+        """By how many predicted standard deviations the target was missed. shape: (n,)"""
+        if self.y is None:
+            return None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            missed = np.abs(self.observed - self.mean) / self.std
+        return np.where(self.labelled & np.isfinite(missed), missed, -np.inf)
+
 
 class Regression(Task):
     """Real targets, one or several, in their own units."""
@@ -132,7 +141,7 @@ class Regression(Task):
     def columns(
         self, quantities: Quantities, names: Sequence[object] | None = None, coverage: float = 0.9
     ) -> dict[str, np.ndarray]:
-        """``prediction``, ``std``, ``lower``, ``upper``, ``aleatoric_std``, ``epistemic_std``, and where the model tells
+        """``prediction``, ``std``, ``lower``, ``upper``, ``aleatoric_std``, ``epistemic_std``, and where a model tells
         them apart ``data_std``, ``distributional_std`` and ``model_std``; each followed by ``_<target>`` where there
         are several targets. Squares of the parts add up to that of ``std``.
 
@@ -209,6 +218,19 @@ class Regression(Task):
             values["calibration_error"] = metrics.calibration_error(pit(results))
         values["mean_std"] = float(np.mean(results.std, dtype=float))
         return {**values, **detection(results)}
+
+    def baseline(self, results: RegressionResults) -> dict[str, float]:
+        """Scores of a normal with the mean and the standard deviation of the record's own targets, for every row."""
+        y = results.observed[results.labelled].astype(float)
+        if len(y) < 2 or np.ptp(y) == 0:
+            return {}
+        mean, std = np.full(len(y), y.mean()), np.full(len(y), y.std())
+        width = 2 * NormalDist().inv_cdf(0.5 + results.level / 2) * float(y.std())
+        values = {
+            "nll": metrics.nll_normal(y, mean, std), "rmse": metrics.rmse(y, mean), "mae": metrics.mae(y, mean),
+            "crps": metrics.crps_normal(y, mean, std), "width": width,
+        }  # fmt: skip
+        return {name: value for name, value in values.items() if name in self.meanings}
 
     def cost(self, truth: Quantities, other: Quantities) -> dict[str, float]:
         """``mean_in_stds``, the largest difference, and ``std_ratio_min``, ``std_ratio_max``."""

@@ -23,6 +23,7 @@ from bedl import gauss
 from bedl.heads.race.clocks import clocks
 from bedl.heads.race.divergence import EULER, gamma_terms
 from bedl.heads.race.probabilities import race_nodes
+from bedl.heads.race.spread import HARDLY, log_normal_total
 
 __all__ = ["expected_data_entropy"]
 
@@ -30,7 +31,6 @@ COMPONENTS = 8
 COARSE, FINE = (32, 7), (64, 21)  # nodes of the race, nodes around each mode
 WIDE = 1.5**2  # variances from which the fine rule is needed
 LIMIT, MOST_VARIANCE = 40.0, 1e3
-HARDLY = 0.01  # Var(log A) below which A is taken for log-normal
 
 
 def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
@@ -81,9 +81,7 @@ def _total(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, when: Tensor
     tail = torch.exp(-log_weight[..., :1])
     kernel = torch.cat([tail - log_silent[..., :1], -log_silent[..., 1:]], -1) - EULER
     by_race = (when * kernel).sum(-1)
-    log_mean = torch.logsumexp(m + 0.5 * v, -1)
-    share = torch.exp(m + 0.5 * v - log_mean[..., None])
-    spread = torch.log1p((share.square() * torch.expm1(v.clamp(max=80.0))).sum(-1))
+    log_mean, spread = log_normal_total(m, v)
     zeta, weight = gauss.tensors(gauss.hermite(7), m)
     calm = spread < HARDLY
     safe = torch.where(calm, spread, 0.0).clamp_min(torch.finfo(m.dtype).tiny)

@@ -27,11 +27,12 @@ from torch import Tensor
 from bedl.heads.race.clocks import clocks
 from bedl.heads.race.probabilities import race_nodes
 
-__all__ = ["softmax_spread"]
+__all__ = ["HARDLY", "log_normal_total", "softmax_spread"]
 
 EULER = 0.5772156649015329
 COUNT, COMPONENTS = 32, 8
 SMALL_VARIANCE = 1e-2
+HARDLY = 0.01  # Var(log A) below which A, the sum of the exp f, is taken for log-normal: more accurate than the race
 
 
 def softmax_spread(m: Tensor, v: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,6 +69,18 @@ def _by_race(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     weight = torch.softmax(log_density, -1)[..., None, :] * torch.softmax(log_hazard, -2)
     p, hazard = weight.sum(-1), log_hazard.exp()
     aleatoric = (weight * (hazard.sum(-2, keepdim=True) - hazard)).sum(-1)
-    w = m[..., None] + nodes[..., None, :]
-    conditional = (weight * (-EULER - w - v[..., None] * slope)).sum((-1, -2))
-    return p * (1 - p) - aleatoric, conditional
+    rings = (weight * (m[..., None] + v[..., None] * slope)).sum((-1, -2))  # E[f_c], c the class that rings
+    log_mean, log_spread = log_normal_total(m, v)
+    by_race = -EULER - (weight.sum(-2) * nodes).sum(-1)
+    log_total = torch.where(log_spread < HARDLY, log_mean - 0.5 * log_spread, by_race)
+    return p * (1 - p) - aleatoric, log_total - rings
+
+
+def log_normal_total(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """For A = sum_c exp(f_c): log E[A], and log(1 + Var(A) / E[A]^2), the variance of log A were A log-normal.
+
+    shapes: (*batch, C), (*batch, C) -> (*batch), (*batch)
+    """
+    log_mean = torch.logsumexp(m + 0.5 * v, -1)
+    share = torch.exp(m + 0.5 * v - log_mean[..., None])
+    return log_mean, torch.log1p((share.square() * torch.expm1(v.clamp(max=80.0))).sum(-1))

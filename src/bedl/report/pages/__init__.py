@@ -8,6 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+from bedl.report.layout import Verdict
 from bedl.tasks import ResultsError
 
 __all__ = ["Page", "page_of"]
@@ -24,6 +25,8 @@ class Page:
         needing_targets: what cannot be computed without targets.
         facts: record → further (name, value) pairs for the head of the page.
         drawn: what to add to the sentence on how many points are drawn.
+        verdict: record and scores → sentences for the top of the page.
+        baseline: what the baselines beside the scores are, see `Task.baseline`.
     """
 
     sections: Callable[[Any, dict[str, float]], list[str]]
@@ -32,6 +35,8 @@ class Page:
     needing_targets: str
     facts: Callable[[Any], list[tuple[str, str]]] = lambda results: []
     drawn: str = ""
+    verdict: Callable[[Any, dict[str, float]], list[Verdict]] = lambda results, scores: []
+    baseline: str = ""
 
 
 def page_of(task: str) -> Page:

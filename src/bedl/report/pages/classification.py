@@ -8,40 +8,42 @@ import numpy as np
 
 from bedl import metrics
 from bedl.report import svg
-from bedl.report.kinds import KindWords, domains, two_kinds
-from bedl.report.layout import Cell, card, legend, most_uncertain, quantile_rows
+from bedl.report.kinds import KindWords, domains, kinds, said_of_parts
+from bedl.report.layout import Cell, Verdict, card, legend, most_surprising, most_uncertain, quantile_rows
 from bedl.report.pages import Page
 from bedl.report.text import count, data, number, percent, shorten, table
+from bedl.report.verdicts import of_classes, of_detection
+from bedl.tasks import get
 from bedl.tasks.classification import ClassificationResults
 
-__all__ = ["KINDS", "PAGE", "sections"]
+__all__ = ["KINDS", "PAGE", "sections", "verdict"]
 
 CLASSES_SHOWN = 15  # in the confusion matrix; beyond, its cells hold no number that could be read
 CURVE_POINTS = 400
 MISTAKES = 12
-KINDS = KindWords(
-    ("aleatoric_entropy", "epistemic_entropy", "entropy"),
-    "entropy",
-    "in nats",
-    "aleatoric (expected) entropy, in nats",
-    "epistemic entropy (mutual information), nats",
-    "the classes themselves overlap",
-)
+KINDS = KindWords("entropy", "entropy", "in nats", squared=False)
 
 
 def sections(results: ClassificationResults, scores: dict[str, float]) -> list[str]:
     """Every section that the results allow, in the order of the page."""
-    parts = []
+    parts = [kinds(results, KINDS)]
     if results.labelled.any():
         parts.append(_reliability(results, scores))
     parts.append(_entropy(results, scores))
-    parts.append(two_kinds(results, KINDS))
     if results.labelled.any():
         parts += [_refusing(results), *_confusion(results)]
-    parts.append(_most_uncertain(results, "Most uncertain examples"))
+    parts.append(most_uncertain(results, "Most uncertain examples", _row(results)))
+    how = "least probability of the true class"
+    parts.append(most_surprising(results, "Most surprising examples", _row(results), how))
     if results.ood is not None:
-        parts.append(_most_uncertain(results.ood, "Most uncertain examples, out-of-domain"))
+        parts.append(most_uncertain(results.ood, "Most uncertain examples, out-of-domain", _row(results.ood)))
     return [part for part in parts if part]
+
+
+def verdict(results: ClassificationResults, scores: dict[str, float]) -> list[Verdict]:
+    """What the numbers come to."""
+    said = of_classes(results, scores, get(results.task).baseline(results))
+    return [*said, ("so", said_of_parts(results, KINDS)), *of_detection(scores)]
 
 
 def _reliability(results: ClassificationResults, scores: dict[str, float]) -> str:
@@ -194,14 +196,15 @@ def _confusion(results: ClassificationResults) -> list[str]:
     worst = [divmod(int(i), classes) for i in np.argsort(-off.ravel(), kind="stable")[:MISTAKES] if off.ravel()[i] > 0]
     rows = [[data(names[i], 40), data(names[j], 40), count(off[i, j]),
              percent(off[i, j] / counts[i].sum())] for i, j in worst]  # fmt: skip
-    how = f"Which classes are taken for which, the most frequent first, at most {MISTAKES} pairs."
+    how = "Recall: of the rows of a class, how many are found. Precision: of the answers, how many are right."
     if classes > CLASSES_SHOWN:
-        how += f" A confusion matrix of {classes} classes would not be legible and is left out."
+        how += f" The {CLASSES_SHOWN} classes with the lowest recall; a confusion matrix of all would not be legible."
+    how += "" if rows else " No row was put into a wrong class."
     head = ["true class", "predicted as", "rows", "of the true class"]
-    listed = table("Pairs of classes", head, rows) if rows else ""
-    mistakes = card("Most frequent mistakes", how if rows else "No row was put into a wrong class.", listed)
+    listed = table(f"The most frequent mistakes, at most {MISTAKES} pairs", head, rows) if rows else ""
+    by_class = card("Class by class", how, f'<div class="tables">{_recall(results, counts)}{listed}</div>')
     if classes > CLASSES_SHOWN:
-        return [mistakes]
+        return [by_class]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     cells = [["" if n == 0 else str(n) if n < 100_000 else f"{n // 1000}k" for n in row] for row in counts.tolist()]
     tips = [
@@ -217,10 +220,25 @@ def _confusion(results: ClassificationResults) -> list[str]:
         [[data(names[i], 20), *(count(n) for n in counts[i])] for i in range(classes)],
     )
     how = "Rows are true classes, columns predicted ones; mistakes lie off the diagonal. Darker: more of the row."
-    return [card("Confusion", how, plot, numbers=matrix), mistakes]
+    return [card("Confusion", how, plot, numbers=matrix), by_class]
 
 
-def _most_uncertain(results: ClassificationResults, title: str) -> str:
+def _recall(results: ClassificationResults, counts: np.ndarray) -> str:
+    """A table of recall and precision of each class, the worst first. counts shape: (true, predicted)"""
+    true, said, right = counts.sum(1), counts.sum(0), counts.diagonal()
+    recall = right / np.maximum(true, 1)
+    rows = []
+    for i in [int(i) for i in np.argsort(recall, kind="stable") if true[i]][:CLASSES_SHOWN]:
+        entropy = float(results.entropy[results.observed == i].mean())
+        precision = percent(right[i] / said[i]) if said[i] else "–"
+        rows.append(
+            [data(results.class_names[i], 40), count(true[i]), percent(recall[i]), precision, number(entropy, 3)]
+        )
+    return table("Each class, the worst first", ["class", "rows", "recall", "precision", "mean entropy"], rows)
+
+
+def _row(results: ClassificationResults) -> dict[str, Cell]:
+    """What an example says."""
     predicted = results.predicted
 
     def said(row: int) -> str:
@@ -233,13 +251,18 @@ def _most_uncertain(results: ClassificationResults, title: str) -> str:
         columns["true"] = lambda row: data(results.class_names[int(labels[row])], 30) if labels[row] >= 0 else "–"
     columns["entropy"] = lambda row: f"{number(float(results.entropy[row]), 3)} nats"
     columns["epistemic"] = lambda row: f"{number(float(results.epistemic_entropy[row]), 3)} nats"
-    return most_uncertain(results, title, columns)
+    return columns
 
 
 PAGE = Page(
     sections=sections,
-    notes=lambda results: ["Entropies are in nats (natural logarithm); aleatoric + epistemic = total."],
+    notes=lambda results: [
+        "Entropies are in nats (natural logarithm); aleatoric + epistemic = total, where aleatoric is of classes that "
+        "overlap and epistemic of what is not known, lack of evidence and network together."
+    ],
     observed="labels",
     needing_targets="likelihood, accuracy, reliability, refusal and confusion",
+    verdict=verdict,
+    baseline="the frequencies of the classes among the labels on this page, for every row",
     facts=lambda results: [("classes", str(len(results.class_names)))],
 )

@@ -6,13 +6,15 @@ import numpy as np
 
 from bedl import metrics
 from bedl.report import svg
-from bedl.report.layout import Cell, card, legend, most_uncertain
+from bedl.report.kinds import said_of_parts
+from bedl.report.layout import Cell, Verdict, card, legend, most_uncertain
 from bedl.report.pages import Page, classification
 from bedl.report.text import data, number, percent, shorten, table
-from bedl.tasks import score
+from bedl.report.verdicts import of_classes, of_detection
+from bedl.tasks import get, score
 from bedl.tasks.multilabel import MultilabelResults
 
-__all__ = ["PAGE", "sections"]
+__all__ = ["PAGE", "sections", "verdict"]
 
 NAMED = 6  # likely labels of a row that are named
 
@@ -25,6 +27,13 @@ def sections(results: MultilabelResults, scores: dict[str, float]) -> list[str]:
     if results.ood is not None:
         parts.append(_most_uncertain(results.ood, "Most uncertain rows, out-of-domain"))
     return [part for part in parts if part]
+
+
+def verdict(results: MultilabelResults, scores: dict[str, float]) -> list[Verdict]:
+    """What the numbers come to: of all answers together, and of rows from elsewhere."""
+    answers = results.answers()
+    said = of_classes(answers, score(answers), get(answers.task).baseline(answers))
+    return [*said, ("so", said_of_parts(answers, classification.KINDS)), *of_detection(scores)]
 
 
 def _labels(results: MultilabelResults) -> str:
@@ -80,6 +89,7 @@ PAGE = Page(
         "Reliability, entropy, refusal and confusion take each label of each row as an answer of its own.",
     ],
     observed="labels",
+    verdict=verdict,
     needing_targets="likelihood, accuracy, reliability, refusal and confusion",
     facts=lambda results: [("labels", str(len(results.label_names)))],
 )

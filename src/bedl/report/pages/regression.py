@@ -8,44 +8,64 @@ import numpy as np
 
 from bedl import metrics
 from bedl.report import svg
-from bedl.report.kinds import KindWords, two_kinds
-from bedl.report.layout import INTERVALS, Cell, card, histogram_edges, legend, most_uncertain, quantile_rows, subsample
+from bedl.report.kinds import KindWords, kinds, said_of_parts
+from bedl.report.layout import (
+    INTERVALS,
+    Cell,
+    Verdict,
+    card,
+    histogram_edges,
+    legend,
+    most_surprising,
+    most_uncertain,
+    quantile_rows,
+    subsample,
+)
 from bedl.report.pages import Page
 from bedl.report.text import count, data, number, percent, shorten, table, text
+from bedl.report.verdicts import of_detection, of_targets
+from bedl.tasks import get
 from bedl.tasks.regression import RegressionResults, pit
 
-__all__ = ["KINDS", "PAGE", "notes", "sections"]
+__all__ = ["KINDS", "PAGE", "notes", "sections", "verdict"]
 
-KINDS = KindWords(
-    ("aleatoric_std", "epistemic_std", "std"),
-    "std",
-    "in the target's unit",
-    "aleatoric std: noise in the data (target's unit)",
-    "epistemic std: what the model does not know",
-    "the target itself is noisy",
-)
+KINDS = KindWords("std", "std", "in the target's unit", squared=True)
 
 
 def sections(results: RegressionResults, scores: dict[str, float]) -> list[str]:
     """Every section that the results allow, in the order of the page."""
-    parts = [_intervals(results)]
+    parts = [kinds(results, KINDS), _intervals(results)]
     if results.labelled.any():
         parts.append(_observed(results))
         if results.pit is not None or (results.std[results.labelled] > 0).all():
             parts += [_calibration(results), _pit(results)]
         parts.append(_residuals(results))
-    parts.append(two_kinds(results, KINDS))
     if results.ood is not None:
         parts += [_out_of_domain(results, scores, "std"), _out_of_domain(results, scores, "epistemic_std")]
-    parts.append(_most_uncertain(results, "Most uncertain rows"))
+    parts.append(most_uncertain(results, "Most uncertain rows", _row(results)))
+    how = "largest distance between target and prediction, in predicted standard deviations"
+    missed = results.surprise
+    if missed is not None:
+        parts.append(
+            most_surprising(results, "Most surprising rows", {**_row(results), "stds off": _cells(missed)}, how)
+        )
     if results.ood is not None:
-        parts.append(_most_uncertain(results.ood, "Most uncertain rows, out-of-domain"))
+        parts.append(most_uncertain(results.ood, "Most uncertain rows, out-of-domain", _row(results.ood)))
     return [part for part in parts if part]
+
+
+def verdict(results: RegressionResults, scores: dict[str, float]) -> list[Verdict]:
+    """What the numbers come to."""
+    said = of_targets(results, scores, get(results.task).baseline(results))
+    return [*said, ("so", said_of_parts(results, KINDS)), *of_detection(scores)]
 
 
 def notes(results: RegressionResults) -> list[str]:
     """Sentences on what the numbers of the page are."""
-    said = ["Std is a standard deviation in the target's unit; aleatoric² + epistemic² = total²."]
+    said = [
+        "Std is a standard deviation in the target's unit. Squares add up: aleatoric² + epistemic² = total², where "
+        "aleatoric is noise and epistemic what is not known, lack of evidence and network together."
+    ]
     if results.pit is None:
         said.append("NLL, CRPS and calibration take each prediction for a normal with the given mean and std.")
     return said
@@ -282,12 +302,13 @@ def _cells(values: np.ndarray) -> Cell:
     return lambda row: number(float(values[row]))
 
 
-def _most_uncertain(results: RegressionResults, title: str) -> str:
+def _row(results: RegressionResults) -> dict[str, Cell]:
+    """What a row of predictions says."""
     fields = {"predicted": results.mean, "total std": results.std, "aleatoric std": results.aleatoric_std}
     fields |= {"epistemic std": results.epistemic_std, f"{_level(results)} from": results.lower, "to": results.upper}
     if results.y is not None:
         fields["observed"] = results.y
-    return most_uncertain(results, title, {name: _cells(values) for name, values in fields.items()})
+    return {name: _cells(values) for name, values in fields.items()}
 
 
 PAGE = Page(
@@ -296,4 +317,6 @@ PAGE = Page(
     observed="observed targets",
     needing_targets="likelihood, errors, CRPS, coverage, calibration and residuals",
     drawn=f" ({INTERVALS} in the plot of intervals)",
+    verdict=verdict,
+    baseline="a normal with the mean and the standard deviation of the observed targets on this page, for every row",
 )
