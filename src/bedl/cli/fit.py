@@ -113,7 +113,7 @@ def fit(
     from bedl.cli.onlooker import Onlooker
     from bedl.data import open_table
     from bedl.tabular import fit as learn
-    from bedl.tabular.folder import partial_of
+    from bedl.tabular.place import partial_of
 
     started, place, watcher = time.monotonic(), out or Path(f"{_stem(data)}-model"), Onlooker(ensemble)
     widths, table = _hidden(hidden), open_table(data, root)

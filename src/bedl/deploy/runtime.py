@@ -52,7 +52,9 @@ class OnnxModel:
         try:
             text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
         except UnicodeDecodeError:
-            raise ModelFileError(f"{self.path}: its metadata is no text: it is damaged. Copy or export it again") from None
+            raise ModelFileError(
+                f"{self.path}: its metadata is no text: it is damaged. Copy or export it again"
+            ) from None
         if text is None:
             raise ModelFileError(
                 f"{self.path} is an ONNX model, but was not written by bedl; write it with bedl.export"

@@ -114,22 +114,26 @@ def _read(path: Path, sha256: str | None) -> tuple[dict[str, Any], dict[str, Ten
     try:
         whole = path.read_bytes()
         if sha256 is not None and hashlib.sha256(whole).hexdigest() != sha256:
-            raise ModelFileError(f"{path} is not the file that was saved. Copy the folder again, or train again")
+            raise _other_file(path)
         tensors = safetensors.torch.load(whole)
         header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")]).get("__metadata__", {})
         _check_header(header, path)
         text = header["model"]
         # A flipped bit may hit the name of the checksum, or the version that asks for one, but not both.
-        if "sha256" in header or int(header["schema"]) >= SEALED:
-            if header.get("sha256") != checksum(tensors, text):
-                raise ModelFileError(f"the contents of {path} do not match their checksum; save the model again")
+        sealed = "sha256" in header or int(header["schema"]) >= SEALED
+        if sealed and header.get("sha256") != checksum(tensors, text):
+            raise ModelFileError(f"the contents of {path} do not match their checksum; save the model again")
         return json.loads(text), tensors
     except FileNotFoundError:
-        raise ModelFileError(f"there is no file {path}") from None
+        raise (ModelFileError(f"there is no file {path}") if sha256 is None else _other_file(path)) from None
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, KeyError, RecursionError) as error:
         if isinstance(error, ModelFileError):
             raise
         raise ModelFileError(f"{path} is not a whole model file ({error}); save the model again") from None
+
+
+def _other_file(path: Path) -> ModelFileError:
+    return ModelFileError(f"{path} is missing or not the file that was saved. Copy the folder again, or train again")
 
 
 def _check_header(header: dict[str, str], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from os import PathLike
@@ -14,7 +15,8 @@ from bedl import tasks
 from bedl.data import DataError, TableEncoder, TableWriter, open_table
 from bedl.errors import ModelFileError
 from bedl.tabular.engines import Engine, EstimatorEngine, OnnxEngine
-from bedl.tabular.folder import WEIGHTS, ModelCard, partial_of, read_card, write_model
+from bedl.tabular.folder import WEIGHTS, ModelCard, read_card, write_model
+from bedl.tabular.place import new_of, partial_of
 from bedl.tabular.rows import RowOptions, predicted_columns, record_of
 from bedl.tabular.watcher import Watcher
 from bedl.tasks import Results, score
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TabularModel", "WrittenTable", "load"]
 
 Place = str | PathLike[str]
+TRIES = 100  # to read a folder that is being replaced
 
 
 class WrittenTable(NamedTuple):
@@ -238,6 +241,34 @@ class TabularModel:
 def load(path: Place) -> TabularModel:
     """The model at a path: a folder made by `fit` or `bedl fit`, or an .onnx file, which needs no PyTorch."""
     path = Path(path)
+    before = _which(path)
+    for _ in range(TRIES):
+        try:
+            return _load(path)
+        except ModelFileError:
+            now = _which(path)
+            if now == before and not _between(path):
+                raise
+            before = now  # a new model took the place of the old one while we read: once more
+            time.sleep(0.01)
+    return _load(path)
+
+
+def _which(path: Path) -> tuple[int, int] | None:
+    """What tells a folder from another that took its place."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _between(path: Path) -> bool:
+    """Whether the old model is away and the new one not there yet, see `bedl.tabular.place`."""
+    return not path.exists() and any((stage / "old").is_dir() for stage in (partial_of(path), new_of(path)))
+
+
+def _load(path: Path) -> TabularModel:
     if path.is_dir():
         card, encoder = read_card(path)
         return TabularModel(str(path), encoder, EstimatorEngine.of_file(path / WEIGHTS, encoder, card.weights), card)
