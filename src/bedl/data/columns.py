@@ -84,6 +84,7 @@ class NumberColumn:
     mean: float
     has_missing: bool
     shift: float = 0.0
+    style: str = ""  # how texts are written, see `parsing.STYLES`
     kind: ClassVar[str] = "number"
     expected: ClassVar[str] = "a number"
 
@@ -92,7 +93,7 @@ class NumberColumn:
         return [self.name] + [f"{self.name}_missing"] * self.has_missing
 
     def read(self, array: pa.Array) -> np.ndarray:
-        return parsing.as_numbers(array)
+        return parsing.as_numbers(array, self.style)
 
     def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
         values = parsed(self.read, array, where, self.expected)

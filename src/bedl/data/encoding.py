@@ -21,7 +21,7 @@ from bedl.data.target import Target, decide_target
 __all__ = ["TableEncoder"]
 
 FORMAT = "bedl.data.encoder"
-VERSION = 1
+VERSION = 2
 
 
 class TableEncoder:
@@ -74,6 +74,7 @@ class TableEncoder:
         max_categories: int = 100,
         drop_missing_target: bool = False,
         progress: Progress | None = None,
+        decimal: str = "auto",
     ) -> TableEncoder:
         """Decides how to read the table, in one streaming pass, and a second one over columns of text.
 
@@ -86,12 +87,15 @@ class TableEncoder:
             max_categories: the most frequent ones get features of their own, the rest share one.
             drop_missing_target: leave out rows without a target, instead of an error.
             progress: called with the number of rows read, after every batch.
+            decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out.
         """
+        if decimal not in ("auto", ".", ","):
+            raise DataError(f"decimal is 'auto', '.' or ',', not {decimal!r}")
         targets = [target] if isinstance(target, str) else list(target)
         _check_arguments(table, targets, task, ignore, categorical)
         names = [name for name in table.columns if name not in ignore]
         numeric = task != "auto" and tasks.get(task).column == "number"
-        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress)
+        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress, decimal)
         own = {name: surveys.pop(name) for name in targets}
         text = [name for name, column in surveys.items() if column.kind == "category"]
         text += [name for name, column in own.items() if column.kind in ("category", "boolean")]

@@ -33,6 +33,7 @@ def fit(
     method: str = "auto",
     ignore: Sequence[str] = (),
     categorical: Sequence[str] = (),
+    decimal: str = "auto",
     drop_missing_target: bool = False,
     holdout: float = 0.1,
     epochs: int | None = None,
@@ -59,6 +60,7 @@ def fit(
         method: the name of the method to train, see `bedl.methods.registry`.
         ignore: columns to leave out.
         categorical: columns whose values are labels, even if they look like numbers.
+        decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out, or asks.
         drop_missing_target: whether to leave out rows without a target, instead of an error.
         holdout: share of the rows that are kept aside and scored at the end.
         epochs: how often each row is seen at most; None: from the number of rows.
@@ -85,7 +87,7 @@ def fit(
     table = open_table(data, root)
     settings = FitSettings(
         table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
-        drop_missing_target, holdout, epochs, ensemble, tuple(hidden), seed, method,
+        drop_missing_target, holdout, epochs, ensemble, tuple(hidden), seed, method, decimal,
     )  # fmt: skip
     watcher = watcher or Watcher()
     with _place(out) as place, locked(place):

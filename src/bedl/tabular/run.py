@@ -50,6 +50,7 @@ class FitSettings:
     hidden: tuple[int, ...] = (50,)
     seed: int = 0
     method: str = "auto"
+    decimal: str = "auto"
 
 
 class FitRun:
@@ -117,7 +118,7 @@ class FitRun:
             s = self.settings
             self.encoder = TableEncoder.fit(
                 self.table, s.target, s.task, s.ignore, s.categorical,
-                drop_missing_target=s.drop_missing_target, progress=progress,
+                drop_missing_target=s.drop_missing_target, progress=progress, decimal=s.decimal,
             )  # fmt: skip
             self.partial.mkdir(exist_ok=True)
             write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
