@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ __all__ = [
     "shown",
 ]
 
+FAR = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _IGNORE_UNSEEN = "To go on without an error, ignore what was not seen in training (--unseen ignore)"
 
@@ -85,6 +87,8 @@ class NumberColumn:
     has_missing: bool
     shift: float = 0.0
     style: str = ""  # how texts are written, see `parsing.STYLES`
+    low: float | None = None  # the smallest and the largest value of training; models of earlier versions have none
+    high: float | None = None
     kind: ClassVar[str] = "number"
     expected: ClassVar[str] = "a number"
 
@@ -95,8 +99,12 @@ class NumberColumn:
     def read(self, array: pa.Array) -> np.ndarray:
         return parsing.as_numbers(array, self.style)
 
-    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+    ) -> None:
         values = parsed(self.read, array, where, self.expected)
+        if foreign != "keep" and self.low is not None and self.high is not None:
+            values = _near(values, self.low, self.high, where, foreign)
         missing = _checked_missing(values, self.has_missing, where, ignore_unseen)
         out[:, 0] = np.where(missing, self.mean - self.shift, values - self.shift)
         if self.has_missing:
@@ -128,7 +136,9 @@ class DateColumn:
         parts = "days weekday_sin weekday_cos yearday_sin yearday_cos".split() + ["missing"] * self.has_missing
         return [f"{self.name}_{part}" for part in parts]
 
-    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+    ) -> None:
         days = parsed(parsing.as_days, array, where, "a date (YYYY-MM-DD, or with a time after it)")
         missing = _checked_missing(days, self.has_missing, where, ignore_unseen)
         days = np.where(missing, self.mean, days)
@@ -158,7 +168,9 @@ class CategoryColumn:
         names = [f"{self.name}={category}" for category in self.categories]
         return names + [f"{self.name}_other"] * self.has_other + [f"{self.name}_missing"] * self.has_missing
 
-    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+    ) -> None:
         labels = parsing.as_labels(array)
         missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False))
         _check_missing(missing, self.has_missing, where, ignore_unseen)
@@ -197,6 +209,25 @@ def column_from_dict(fields: dict[str, Any]) -> Column:
     """The inverse of `column_to_dict`."""
     rest = dict(fields)
     return _KINDS[rest.pop("kind")](**rest)
+
+
+def _near(values: np.ndarray, low: float, high: float, where: Where, foreign: str) -> np.ndarray:
+    """The same values, none absurdly far from those of training: an error, or clipped with a warning."""
+    reach = FAR * ((high - low) or max(abs(low), 1.0))
+    inside = np.clip(values, low - reach, high + reach)
+    far = ~np.isnan(values) & (inside != values)
+    if not far.any():
+        return values
+    index = int(far.argmax())
+    more = f" (as are {int(far.sum()) - 1} more of this batch)" if far.sum() > 1 else ""
+    what = f"{where.row(index)}: {values[index]:g} is absurdly far from what training saw, {low:g} to {high:g}{more}"
+    if foreign == "error":
+        raise DataError(
+            f"{what}. No prediction means anything there. Correct it, or go on with a value nearer by "
+            "(--on-foreign-values clip), or with this one (--on-foreign-values keep)"
+        )
+    warnings.warn(f"{what}; taken as {inside[index]:g}", stacklevel=2)
+    return inside
 
 
 def _checked_missing(values: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> np.ndarray:

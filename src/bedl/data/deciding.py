@@ -47,7 +47,7 @@ def decide(
     if 0 < column.std < _ALIKE * abs(column.mean):
         shift = column.mean
         notes.append(f"{name} varies little for its size: its feature is the difference from the mean, {shift:g}")
-    return NumberColumn(column.name, column.mean, has_missing, shift, column.style), notes
+    return NumberColumn(column.name, column.mean, has_missing, shift, column.style, column.low, column.high), notes
 
 
 def _is_identifier(column: ColumnSurvey) -> bool:

@@ -22,6 +22,7 @@ __all__ = ["TableEncoder"]
 
 FORMAT = "bedl.data.encoder"
 VERSION = 2
+FOREIGN = ("error", "clip", "keep")
 
 
 class TableEncoder:
@@ -119,7 +120,12 @@ class TableEncoder:
 
     # -- batches → numbers ------------------------------------------------------------------------
     def features(
-        self, batch: pa.RecordBatch, unseen: str = "error", extra: str = "error", first_row: int = 0
+        self,
+        batch: pa.RecordBatch,
+        unseen: str = "error",
+        extra: str = "error",
+        first_row: int = 0,
+        foreign: str = "error",
     ) -> np.ndarray:
         """The features of a batch; its columns are found by name, in any order. float32, shape (rows, n_features)
 
@@ -127,7 +133,11 @@ class TableEncoder:
             unseen: "ignore" takes a category that training did not see as none, and a missing number as the mean.
             extra: "ignore" leaves out columns that the training table did not have.
             first_row: how many rows came before, for error messages.
+            foreign: what to do about numbers absurdly far from those of training: "error", "clip" with a warning, or
+                "keep".
         """
+        if foreign not in FOREIGN:
+            raise DataError(f"on_foreign_values is one of {listed(list(FOREIGN))}, not {foreign!r}")
         for name, choice in (("unseen", unseen), ("extra", extra)):
             if choice not in ("error", "ignore"):
                 raise DataError(f"{name} is either 'error' or 'ignore', not {choice!r}")
@@ -137,7 +147,7 @@ class TableEncoder:
         for column in self._columns:
             array = parsing.plain(batch.column(column.name))
             end = start + len(column.features)
-            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore")
+            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore", foreign)
             start = end
         return out
 

@@ -80,10 +80,13 @@ class TabularModel:
         coverage: float = 0.9,
         unseen: str = "error",
         extra: str = "error",
+        on_foreign_values: str = "error",
         root: Place | None = None,
     ) -> Iterator[dict[str, np.ndarray]]:
         """The columns of the predictions, batch by batch, in the order of the rows; arguments as for `predict`."""
-        yield from predicted_columns(self, open_table(data, root), RowOptions(coverage, unseen, extra))
+        yield from predicted_columns(
+            self, open_table(data, root), RowOptions(coverage, unseen, extra, on_foreign_values)
+        )
 
     def predict(
         self,
@@ -93,6 +96,7 @@ class TabularModel:
         coverage: float = 0.9,
         unseen: str = "error",
         extra: str = "error",
+        on_foreign_values: str = "error",
         overwrite: bool = False,
         root: Place | None = None,
         watcher: Watcher | None = None,
@@ -105,6 +109,8 @@ class TabularModel:
             coverage: share of the targets that intervals are to hold.
             unseen: what to do about categories, or missing values, where training had none: "error" or "ignore".
             extra: what to do about columns that training did not have: "error" or "ignore".
+            on_foreign_values: what to do about numbers absurdly far from those of training (a million times its range),
+                where predictions mean nothing: "error", "clip" with a warning, or "keep".
             overwrite: whether a file at `out` may be replaced.
             root: where data sets that go by a name are.
             watcher: who looks on.
@@ -113,7 +119,7 @@ class TabularModel:
             a pandas frame with a row for each of the table, see `Task.columns`; or where the predictions were written.
         """
         table = open_table(data, root)
-        parts = predicted_columns(self, table, RowOptions(coverage, unseen, extra))
+        parts = predicted_columns(self, table, RowOptions(coverage, unseen, extra, on_foreign_values))
         if out is None:
             return _frame(list(parts), getattr(data, "index", None))
         columns: list[str] = []
@@ -132,6 +138,7 @@ class TabularModel:
         coverage: float = 0.9,
         unseen: str = "error",
         extra: str = "error",
+        on_foreign_values: str = "error",
         need_target: bool = True,
         examples: bool = False,
         root: Place | None = None,
@@ -150,14 +157,14 @@ class TabularModel:
         table, foreign = open_table(data, root), None if ood is None else open_table(ood, root)
         about = {"model": self.name, "data": table.name}
         with_target = need_target or self.encoder.has_target(table.columns)
-        options = RowOptions(coverage, unseen, extra)
+        options = RowOptions(coverage, unseen, extra, on_foreign_values)
         with watcher.bar("predicting", table.n_rows) as advance:
             whole = record_of(self, table, options, with_target=with_target, examples=examples, progress=advance)
         if need_target and not whole.labelled.any():
             raise DataError(f"no row of {table.name} has a target to compare with. Fill it in, or use 'bedl predict'")
         if foreign is not None:
             # These rows are foreign on purpose: what training did not see is taken as it comes.
-            options = RowOptions(coverage, "ignore", "ignore")
+            options = RowOptions(coverage, "ignore", "ignore", "clip")
             with watcher.bar("predicting out-of-domain", foreign.n_rows) as advance:
                 other = record_of(self, foreign, options, with_target=False, examples=examples, progress=advance)
             whole, about = replace(whole, ood=other), {**about, "out-of-domain": foreign.name}
