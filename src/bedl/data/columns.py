@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = [
     "DateColumn",
     "NumberColumn",
     "Where",
+    "check_types",
     "column_from_dict",
     "column_to_dict",
     "finite",
@@ -208,7 +210,35 @@ def column_to_dict(column: Column) -> dict[str, Any]:
 def column_from_dict(fields: dict[str, Any]) -> Column:
     """The inverse of `column_to_dict`."""
     rest = dict(fields)
-    return _KINDS[rest.pop("kind")](**rest)
+    kind = rest.pop("kind")
+    check_types(rest, _TYPES)
+    return _KINDS[kind](**rest)
+
+
+_NUMBER = (int, float)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,), "mean": _NUMBER, "has_missing": (bool,), "has_other": (bool,), "shift": _NUMBER, "style": (str,),
+    "low": (*_NUMBER, NoneType), "high": (*_NUMBER, NoneType), "categories": (list,),
+}  # fmt: skip
+
+
+def check_types(fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> None:
+    """A TypeError unless every field that is there has one of its types; lists hold texts or finite numbers.
+
+    What a file says is not trusted: a flag that is a large number would be that many columns.
+    """
+    for name, value in fields.items():
+        known = types.get(name)
+        if known is None or not isinstance(value, known) or (isinstance(value, bool) and bool not in known):
+            raise TypeError(f"{name} is {type(value).__name__} {str(value)[:40]}")
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, (str, *_NUMBER, NoneType, dict)) for item in items):
+            raise TypeError(f"{name} holds something else than texts and numbers")
+        if not all(np.isfinite(item) for item in items if isinstance(item, float)):
+            raise TypeError(f"{name} is not finite")
+    style = fields.get("style", "")
+    if style and style not in parsing.STYLES:
+        raise TypeError(f"style is {style!r}")
 
 
 def _near(values: np.ndarray, low: float, high: float, where: Where, foreign: str) -> np.ndarray:

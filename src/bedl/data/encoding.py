@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pyarrow as pa
 
 from bedl import tasks
 from bedl.data import parsing
-from bedl.data.columns import Column, Where, column_from_dict, column_to_dict
+from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict
 from bedl.data.deciding import decide
 from bedl.data.errors import DataError, listed
 from bedl.data.survey import Progress, count_labels, survey
@@ -204,8 +206,8 @@ class TableEncoder:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TableEncoder:
         """The inverse of `to_dict`."""
-        version = fields.get("version")
-        if fields.get("format") != FORMAT or not isinstance(version, int):
+        version = fields.get("version") if isinstance(fields, Mapping) else None
+        if version is None or fields.get("format") != FORMAT or not isinstance(version, int):
             raise DataError("this is no description of a table encoder. Was the file edited, or is it another one?")
         if version > VERSION:
             raise DataError(
@@ -214,17 +216,26 @@ class TableEncoder:
             )
         try:
             shape = fields["image_shape"]
+            check_types({key: fields[key] for key in _TYPES}, _TYPES)
+            if shape is not None and math.prod(shape) != len(fields["columns"]):
+                raise TypeError(f"image_shape is {shape} for {len(fields['columns'])} columns")
             return cls(
                 [column_from_dict(column) for column in fields["columns"]],
-                Target(**fields["target"]),
+                Target.from_dict(fields["target"]),
                 unused=fields["unused"],
                 notes=fields["notes"],
                 n_rows=fields["n_rows"],
                 drop_missing_target=fields["drop_missing_target"],
                 image_shape=None if shape is None else tuple(shape),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"the description of the table encoder is damaged: {error!r}. Train again") from None
+
+
+_LIST = (list, NoneType)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "unused": (list,), "notes": (list,), "n_rows": (int,), "drop_missing_target": (bool,), "image_shape": _LIST
+}  # fmt: skip
 
 
 def _check_arguments(

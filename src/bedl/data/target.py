@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from bedl import tasks
 from bedl.data import parsing
-from bedl.data.columns import Where, parsed, shown
+from bedl.data.columns import Where, check_types, parsed, shown
 from bedl.data.errors import DataError, listed
 from bedl.data.survey import ColumnSurvey, LabelCounts
 
@@ -114,6 +115,22 @@ class Target:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Target:
+        """The inverse of `to_dict`; a TypeError for anything else."""
+        check_types(dict(fields), _TYPES)
+        target = cls(**fields)
+        tasks.get(target.task)
+        if target.values is not None and len(target.values) != len(target.classes or ()):
+            raise TypeError("there are not as many values as classes")
+        return target
+
+
+_LIST = (list, NoneType)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,), "task": (str,), "classes": _LIST, "values": _LIST, "several": _LIST, "style": (str,)
+}  # fmt: skip
 
 
 def decide_target(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bedl.data import TableEncoder
+from bedl.data.columns import check_types
 from bedl.errors import BEDLError, ModelFileError
 from bedl.files import write_atomically
 from bedl.tabular.place import CARD, actual, locked, new_of, put_in_place, refuse_taken
@@ -68,6 +69,12 @@ class ModelCard:
     versions: dict[str, str] = field(default_factory=dict)
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "task": (str,), "target": (str,), "data": (str,), "encoder": (dict,), "weights": (str,), "rows": (dict,),
+    "scores": (dict,), "notes": (list,), "settings": (dict,), "versions": (dict,),
+}  # fmt: skip
+
+
 # -- the card -----------------------------------------------------------------------------------------
 def write_model(place: Path, estimator: Any, card: ModelCard, overwrite: bool = True) -> Path:
     """A folder with the estimator and the card, whole or not at all."""
@@ -113,7 +120,9 @@ def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
             "again"
         )
     try:
-        card = ModelCard(**{key: value for key, value in raw.items() if key not in ("format", "schema")})
+        fields = {key: value for key, value in raw.items() if key not in ("format", "schema")}
+        check_types(fields, _TYPES)
+        card = ModelCard(**fields)
         encoder = TableEncoder.from_dict(card.encoder)
     except BEDLError as error:
         raise ModelFileError(f"{folder / CARD}: {error}") from None
