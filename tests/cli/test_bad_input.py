@@ -150,6 +150,26 @@ def card_without_encoder(folder):
     edited(folder, encoder=3)
 
 
+def has_missing_as_a_number(folder):
+    card = json.loads((folder / "model.json").read_text())
+    columns = [column | {"has_missing": 30_000_000} for column in card["encoder"]["columns"]]
+    edited(folder, encoder={**card["encoder"], "columns": columns})
+
+
+def an_image_of_nothing(folder):
+    card = json.loads((folder / "model.json").read_text())
+    edited(folder, encoder={**card["encoder"], "image_shape": [500_000_000, 500]})
+
+
+def classes_as_numbers(folder):
+    card = json.loads((folder / "model.json").read_text())
+    edited(folder, encoder={**card["encoder"], "target": {**card["encoder"]["target"], "several": 3}})
+
+
+def notes_as_a_number(folder):
+    edited(folder, notes=3)
+
+
 def no_card(folder):
     (folder / "model.json").unlink()
 
@@ -158,6 +178,8 @@ DAMAGE = {
     newer: "newer bedl", newer_encoder: "newer bedl", no_weights: "missing or not the file",
     other_weights: "missing or not the file", cut_card: "damaged", foreign_card: "does not describe a model",
     card_without_encoder: "damaged", no_card: "no model", edited_by_hand: "checksum",
+    has_missing_as_a_number: "damaged", an_image_of_nothing: "damaged", classes_as_numbers: "damaged",
+    notes_as_a_number: "damaged",
 }  # fmt: skip
 
 

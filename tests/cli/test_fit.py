@@ -19,7 +19,7 @@ def files(folder) -> list[str]:
 def test_a_model_folder_holds_the_estimator_and_its_card(houses):
     assert files(houses) == ["model.json", "model.safetensors"]
     card = json.loads((houses / "model.json").read_text())
-    assert (card["schema"], card["task"], card["target"]) == (1, "regression", "price")
+    assert (card["schema"], card["task"], card["target"]) == (2, "regression", "price")
     assert card["rows"] == {"training": 108, "held_out": 12}
     assert card["scores"]["rmse"] > 0
     assert card["versions"]["bedl"]

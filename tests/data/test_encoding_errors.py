@@ -142,7 +142,7 @@ def test_the_target_may_be_absent_until_it_is_needed(encoder):
 
 def test_descriptions_from_elsewhere(encoder):
     fields = encoder.to_dict()
-    with pytest.raises(DataError, match=r"newer bedl .format 99; this one reads up to 1.*pip install --upgrade"):
+    with pytest.raises(DataError, match=r"newer bedl .format 99; this one reads up to 2.*pip install --upgrade"):
         TableEncoder.from_dict({**fields, "version": 99})
     with pytest.raises(DataError, match="no description of a table encoder"):
         TableEncoder.from_dict({"version": 1})

@@ -123,6 +123,54 @@ def test_one_flipped_bit_is_refused(tmp_path: Path) -> None:
     assert refused > 290
 
 
+HOSTILE: dict[str, Any] = {
+    "hidden layers": lambda c: c["params"].update(hidden_layers={"tuple": [20_000, 20_000]}),
+    "many layers": lambda c: c["params"].update(hidden_layers={"tuple": [2] * 10**6}),
+    "inputs": lambda c: c.update(input_shape=[500_000_000], n_features_in=500_000_000),
+    "an ensemble": lambda c: c["params"].update(ensemble=1_000_000),
+    "no class": lambda c: c.pop("class"),
+    "a list for a class": lambda c: c.update({"class": ["BEDLRegressor"]}),
+    "no parameters": lambda c: c.update(params=[1]),
+    "a shape of text": lambda c: c.update(input_shape=["3"]),
+    "a negative shape": lambda c: c.update(input_shape=[-3]),
+    "an unknown type": lambda c: c.update(dtype="float33"),
+    "an unknown method": lambda c: c["built"].update(method={"a": 1}),
+    "options that are none": lambda c: c["built"].update(options=[1]),
+    "an unknown activation": lambda c: c["params"].update(activation="sine of the times"),
+    "scales of text": lambda c: c.update(target_scale=["a"]),
+    "nesting": lambda c: c.update(target_names=json.loads("[" * 900 + "]" * 900)),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_claims_are_compared_with_the_weights_first(tmp_path: Path, case: str) -> None:
+    """With a checksum that fits: whoever makes such a file can compute one."""
+    import resource
+
+    model, _ = regressor()
+    path = model.save(tmp_path / "model")
+    with safetensors.safe_open(path, framework="pt") as file:
+        header = file.metadata()
+    tensors, content = safetensors.torch.load_file(path), json.loads(header["model"])
+    HOSTILE[case](content)
+    text = json.dumps(content)
+    header |= {"model": text, "sha256": checksum(tensors, text)}
+    safetensors.torch.save_file(tensors, tmp_path / "hostile", header)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelFileError, match=r"^[^\n]*$"):
+        load(tmp_path / "hostile")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, number: float) -> None:
+    model, _ = regressor()
+    with torch.no_grad():
+        next(model.method_.parameters()).view(-1)[0] = number
+    with pytest.raises(ModelFileError, match="not finite"):
+        load(model.save(tmp_path / "model"))
+
+
 def make_net(n_features: int, n_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(n_features, 4), nn.Tanh(), nn.Linear(4, n_outputs))
 

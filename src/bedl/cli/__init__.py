@@ -19,9 +19,22 @@ def main() -> None:
         sys.exit("Error: the command line needs typer and rich: pip install 'bedl[cli]'")
     from bedl.cli.app import app
 
+    _show_warnings()
     if sys.argv[1:2] in (["predict"], ["evaluate"]):
         _spare_pandas()
     app(prog_name="bedl")
+
+
+def _show_warnings() -> None:
+    """Warnings as lines for somebody who does not read Python."""
+    import warnings
+
+    from bedl.cli.screen import say
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        say(f"Warning: {message}")
+
+    warnings.showwarning = show
 
 
 def _spare_pandas() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedl.cli.options import Coverage, Data, Debug, Extra, Json, Model, Ood, Root, Unseen
+from bedl.cli.options import Coverage, Data, Debug, Extra, Foreign, Json, Model, Ood, Root, Unseen
 from bedl.cli.screen import print_json, print_scores, say_notes
 
 __all__ = ["evaluate"]
@@ -15,6 +15,7 @@ def evaluate(
     coverage: Coverage = 0.9,
     unseen: Unseen = "error",
     extra: Extra = "error",
+    on_foreign_values: Foreign = "error",
     root: Root = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -38,7 +39,16 @@ def evaluate(
     from bedl.tasks import score
 
     opened = load(model)
-    whole = opened.results(data, ood, coverage=coverage, unseen=unseen, extra=extra, root=root, watcher=Bars())
+    whole = opened.results(
+        data,
+        ood,
+        coverage=coverage,
+        unseen=unseen,
+        extra=extra,
+        on_foreign_values=on_foreign_values,
+        root=root,
+        watcher=Bars(),
+    )
     scores = score(whole)
     if as_json:
         about = {"model": opened.name, "data": data, "ood": ood, "task": opened.task, "target": opened.encoder.target}

@@ -74,6 +74,10 @@ def fit(
         list[str] | None,
         typer.Option("--categorical", metavar="COLUMN", help="Numbers that are labels; may be repeated."),
     ] = None,
+    decimal: Annotated[
+        Literal["auto", ".", ","],
+        typer.Option("--decimal", help="The mark before decimals; auto finds out, and asks where it cannot."),
+    ] = "auto",
     drop_missing_target: Annotated[
         bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")
     ] = False,
@@ -113,14 +117,15 @@ def fit(
     from bedl.cli.onlooker import Onlooker
     from bedl.data import open_table
     from bedl.tabular import fit as learn
-    from bedl.tabular.folder import partial_of
+    from bedl.tabular.place import partial_of
 
     started, place, watcher = time.monotonic(), out or Path(f"{_stem(data)}-model"), Onlooker(ensemble)
     widths, table = _hidden(hidden), open_table(data, root)
     options: dict[str, Any] = {
         "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
-        "ignore": ignore or (), "categorical": categorical or (), "drop_missing_target": drop_missing_target,
-        "holdout": holdout, "epochs": epochs, "ensemble": ensemble, "hidden": widths, "seed": seed,
+        "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal,
+        "drop_missing_target": drop_missing_target, "holdout": holdout, "epochs": epochs,
+        "ensemble": ensemble, "hidden": widths, "seed": seed,
     }  # fmt: skip
     try:
         model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
@@ -163,7 +168,15 @@ def _stem(data: str) -> str:
 
 def _command(data: str, place: Path, options: dict[str, Any]) -> str:
     """The command line that asks for these options."""
-    defaults = {"task": "auto", "method": "auto", "holdout": 0.1, "ensemble": 1, "hidden": (50,), "seed": 0}
+    defaults = {
+        "task": "auto",
+        "method": "auto",
+        "holdout": 0.1,
+        "ensemble": 1,
+        "hidden": (50,),
+        "seed": 0,
+        "decimal": "auto",
+    }
     words = ["bedl", "fit", data, "--out", str(place)]
     for name, value in options.items():
         option = "--" + name.replace("_", "-")

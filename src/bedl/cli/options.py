@@ -7,7 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["DEBUG", "Coverage", "Data", "Debug", "Extra", "Json", "Model", "Ood", "Overwrite", "Root", "Unseen"]
+__all__ = [
+    "DEBUG",
+    "Coverage",
+    "Data",
+    "Debug",
+    "Extra",
+    "Foreign",
+    "Json",
+    "Model",
+    "Ood",
+    "Overwrite",
+    "Root",
+    "Unseen",
+]
 
 DEBUG = "bedl.debug"  # in the context that all verbs share
 
@@ -44,6 +57,10 @@ Unseen = Annotated[
     typer.Option("--unseen", help="Categories, or missing values, in columns where training had none."),
 ]
 Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Columns that training did not have.")]
+Foreign = Annotated[
+    Literal["error", "clip", "keep"],
+    typer.Option("--on-foreign-values", help="Numbers absurdly far from those of training."),
+]
 Ood = Annotated[
     str | None,
     typer.Option("--ood", metavar="DATA", help="A table of foreign rows, that the model should be unsure of."),

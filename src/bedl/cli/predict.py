@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bedl.cli.options import Coverage, Data, Debug, Extra, Json, Model, Overwrite, Root, Unseen
+from bedl.cli.options import Coverage, Data, Debug, Extra, Foreign, Json, Model, Overwrite, Root, Unseen
 from bedl.cli.screen import print_json, say
 
 __all__ = ["predict"]
@@ -27,6 +27,7 @@ def predict(
     coverage: Coverage = 0.9,
     unseen: Unseen = "error",
     extra: Extra = "error",
+    on_foreign_values: Foreign = "error",
     overwrite: Overwrite = False,
     root: Root = None,
     as_json: Json = False,
@@ -54,7 +55,13 @@ def predict(
     from bedl.tabular import load
 
     started, opened = time.monotonic(), load(model)
-    options: dict[str, Any] = {"coverage": coverage, "unseen": unseen, "extra": extra, "root": root}
+    options: dict[str, Any] = {
+        "coverage": coverage,
+        "unseen": unseen,
+        "extra": extra,
+        "on_foreign_values": on_foreign_values,
+        "root": root,
+    }
     if out is None:
         stream = TableStream(sys.stdout.buffer, ".jsonl" if as_json else ".csv")
         for part in opened.stream(data, **options):

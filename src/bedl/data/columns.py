@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ __all__ = [
     "DateColumn",
     "NumberColumn",
     "Where",
+    "check_types",
     "column_from_dict",
     "column_to_dict",
     "finite",
@@ -27,6 +30,7 @@ __all__ = [
     "shown",
 ]
 
+FAR = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _IGNORE_UNSEEN = "To go on without an error, ignore what was not seen in training (--unseen ignore)"
 
@@ -84,6 +88,9 @@ class NumberColumn:
     mean: float
     has_missing: bool
     shift: float = 0.0
+    style: str = ""  # how texts are written, see `parsing.STYLES`
+    low: float | None = None  # the smallest and the largest value of training; models of earlier versions have none
+    high: float | None = None
     kind: ClassVar[str] = "number"
     expected: ClassVar[str] = "a number"
 
@@ -92,10 +99,14 @@ class NumberColumn:
         return [self.name] + [f"{self.name}_missing"] * self.has_missing
 
     def read(self, array: pa.Array) -> np.ndarray:
-        return parsing.as_numbers(array)
+        return parsing.as_numbers(array, self.style)
 
-    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+    ) -> None:
         values = parsed(self.read, array, where, self.expected)
+        if foreign != "keep" and self.low is not None and self.high is not None:
+            values = _near(values, self.low, self.high, where, foreign)
         missing = _checked_missing(values, self.has_missing, where, ignore_unseen)
         out[:, 0] = np.where(missing, self.mean - self.shift, values - self.shift)
         if self.has_missing:
@@ -127,7 +138,9 @@ class DateColumn:
         parts = "days weekday_sin weekday_cos yearday_sin yearday_cos".split() + ["missing"] * self.has_missing
         return [f"{self.name}_{part}" for part in parts]
 
-    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+    ) -> None:
         days = parsed(parsing.as_days, array, where, "a date (YYYY-MM-DD, or with a time after it)")
         missing = _checked_missing(days, self.has_missing, where, ignore_unseen)
         days = np.where(missing, self.mean, days)
@@ -157,7 +170,9 @@ class CategoryColumn:
         names = [f"{self.name}={category}" for category in self.categories]
         return names + [f"{self.name}_other"] * self.has_other + [f"{self.name}_missing"] * self.has_missing
 
-    def encode(self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool) -> None:
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+    ) -> None:
         labels = parsing.as_labels(array)
         missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False))
         _check_missing(missing, self.has_missing, where, ignore_unseen)
@@ -195,7 +210,54 @@ def column_to_dict(column: Column) -> dict[str, Any]:
 def column_from_dict(fields: dict[str, Any]) -> Column:
     """The inverse of `column_to_dict`."""
     rest = dict(fields)
-    return _KINDS[rest.pop("kind")](**rest)
+    kind = rest.pop("kind")
+    check_types(rest, _TYPES)
+    return _KINDS[kind](**rest)
+
+
+_NUMBER = (int, float)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,), "mean": _NUMBER, "has_missing": (bool,), "has_other": (bool,), "shift": _NUMBER, "style": (str,),
+    "low": (*_NUMBER, NoneType), "high": (*_NUMBER, NoneType), "categories": (list,),
+}  # fmt: skip
+
+
+def check_types(fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> None:
+    """A TypeError unless every field that is there has one of its types; lists hold texts or finite numbers.
+
+    What a file says is not trusted: a flag that is a large number would be that many columns.
+    """
+    for name, value in fields.items():
+        known = types.get(name)
+        if known is None or not isinstance(value, known) or (isinstance(value, bool) and bool not in known):
+            raise TypeError(f"{name} is {type(value).__name__} {str(value)[:40]}")
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, (str, *_NUMBER, NoneType, dict)) for item in items):
+            raise TypeError(f"{name} holds something else than texts and numbers")
+        if not all(np.isfinite(item) for item in items if isinstance(item, float)):
+            raise TypeError(f"{name} is not finite")
+    style = fields.get("style", "")
+    if style and style not in parsing.STYLES:
+        raise TypeError(f"style is {style!r}")
+
+
+def _near(values: np.ndarray, low: float, high: float, where: Where, foreign: str) -> np.ndarray:
+    """The same values, none absurdly far from those of training: an error, or clipped with a warning."""
+    reach = FAR * ((high - low) or max(abs(low), 1.0))
+    inside = np.clip(values, low - reach, high + reach)
+    far = ~np.isnan(values) & (inside != values)
+    if not far.any():
+        return values
+    index = int(far.argmax())
+    more = f" (as are {int(far.sum()) - 1} more of this batch)" if far.sum() > 1 else ""
+    what = f"{where.row(index)}: {values[index]:g} is absurdly far from what training saw, {low:g} to {high:g}{more}"
+    if foreign == "error":
+        raise DataError(
+            f"{what}. No prediction means anything there. Correct it, or go on with a value nearer by "
+            "(--on-foreign-values clip), or with this one (--on-foreign-values keep)"
+        )
+    warnings.warn(f"{what}; taken as {inside[index]:g}", stacklevel=2)
+    return inside
 
 
 def _checked_missing(values: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bedl.data import parsing
 from bedl.data.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn, shown
 from bedl.data.errors import DataError, listed
-from bedl.data.survey import ColumnSurvey, LabelCounts
+from bedl.data.survey import ColumnSurvey, LabelCounts, identifies
 
 __all__ = ["decide"]
 
@@ -24,10 +24,18 @@ def decide(
         return _category(column, labels, max_categories, forced)
     if column.low == column.high and not column.missing and not keep_constant:
         return None, [f"{name} has the same value in every row and was left out"]
+    if _is_identifier(column):
+        how = "rises from row to row" if column.rising else "is another in every row"
+        return None, [
+            f"{name} is a whole number that {how}, and called like an identifier: it was left out (give it another "
+            "name if it means something)"
+        ]
     has_missing = column.missing > 0
     notes = []
+    if column.style:
+        notes.append(f"{name} holds numbers written as {column.style} (--categorical {column.name} takes labels)")
     if has_missing:
-        notes = [f"{name} is missing in {column.missing} rows: these get the mean, and a feature that says so"]
+        notes += [f"{name} is missing in {column.missing} rows: these get the mean, and a feature that says so"]
     if column.kind == "date":
         notes.append(f"{name} holds dates: features are days since the mean, weekday and day of the year")
         return DateColumn(column.name, column.mean, has_missing), notes
@@ -39,7 +47,14 @@ def decide(
     if 0 < column.std < _ALIKE * abs(column.mean):
         shift = column.mean
         notes.append(f"{name} varies little for its size: its feature is the difference from the mean, {shift:g}")
-    return NumberColumn(column.name, column.mean, has_missing, shift), notes
+    return NumberColumn(column.name, column.mean, has_missing, shift, column.style, column.low, column.high), notes
+
+
+def _is_identifier(column: ColumnSurvey) -> bool:
+    """Whole numbers that are all distinct may well be measurements: the name has to say it, too."""
+    distinct = column.rising or column.distinct is not None
+    whole = column.kind == "number" and column.whole and column.present == column.rows > 1
+    return distinct and whole and identifies(column.name)
 
 
 def _category(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pyarrow as pa
 
 from bedl import tasks
 from bedl.data import parsing
-from bedl.data.columns import Column, Where, column_from_dict, column_to_dict
+from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict
 from bedl.data.deciding import decide
 from bedl.data.errors import DataError, listed
 from bedl.data.survey import Progress, count_labels, survey
@@ -21,7 +23,8 @@ from bedl.data.target import Target, decide_target
 __all__ = ["TableEncoder"]
 
 FORMAT = "bedl.data.encoder"
-VERSION = 1
+VERSION = 2
+FOREIGN = ("error", "clip", "keep")
 
 
 class TableEncoder:
@@ -74,6 +77,7 @@ class TableEncoder:
         max_categories: int = 100,
         drop_missing_target: bool = False,
         progress: Progress | None = None,
+        decimal: str = "auto",
     ) -> TableEncoder:
         """Decides how to read the table, in one streaming pass, and a second one over columns of text.
 
@@ -86,12 +90,15 @@ class TableEncoder:
             max_categories: the most frequent ones get features of their own, the rest share one.
             drop_missing_target: leave out rows without a target, instead of an error.
             progress: called with the number of rows read, after every batch.
+            decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out.
         """
+        if decimal not in ("auto", ".", ","):
+            raise DataError(f"decimal is 'auto', '.' or ',', not {decimal!r}")
         targets = [target] if isinstance(target, str) else list(target)
         _check_arguments(table, targets, task, ignore, categorical)
         names = [name for name in table.columns if name not in ignore]
         numeric = task != "auto" and tasks.get(task).column == "number"
-        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress)
+        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress, decimal)
         own = {name: surveys.pop(name) for name in targets}
         text = [name for name, column in surveys.items() if column.kind == "category"]
         text += [name for name, column in own.items() if column.kind in ("category", "boolean")]
@@ -115,7 +122,12 @@ class TableEncoder:
 
     # -- batches → numbers ------------------------------------------------------------------------
     def features(
-        self, batch: pa.RecordBatch, unseen: str = "error", extra: str = "error", first_row: int = 0
+        self,
+        batch: pa.RecordBatch,
+        unseen: str = "error",
+        extra: str = "error",
+        first_row: int = 0,
+        foreign: str = "error",
     ) -> np.ndarray:
         """The features of a batch; its columns are found by name, in any order. float32, shape (rows, n_features)
 
@@ -123,7 +135,11 @@ class TableEncoder:
             unseen: "ignore" takes a category that training did not see as none, and a missing number as the mean.
             extra: "ignore" leaves out columns that the training table did not have.
             first_row: how many rows came before, for error messages.
+            foreign: what to do about numbers absurdly far from those of training: "error", "clip" with a warning, or
+                "keep".
         """
+        if foreign not in FOREIGN:
+            raise DataError(f"on_foreign_values is one of {listed(list(FOREIGN))}, not {foreign!r}")
         for name, choice in (("unseen", unseen), ("extra", extra)):
             if choice not in ("error", "ignore"):
                 raise DataError(f"{name} is either 'error' or 'ignore', not {choice!r}")
@@ -133,7 +149,7 @@ class TableEncoder:
         for column in self._columns:
             array = parsing.plain(batch.column(column.name))
             end = start + len(column.features)
-            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore")
+            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore", foreign)
             start = end
         return out
 
@@ -190,8 +206,8 @@ class TableEncoder:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TableEncoder:
         """The inverse of `to_dict`."""
-        version = fields.get("version")
-        if fields.get("format") != FORMAT or not isinstance(version, int):
+        version = fields.get("version") if isinstance(fields, Mapping) else None
+        if version is None or fields.get("format") != FORMAT or not isinstance(version, int):
             raise DataError("this is no description of a table encoder. Was the file edited, or is it another one?")
         if version > VERSION:
             raise DataError(
@@ -200,17 +216,26 @@ class TableEncoder:
             )
         try:
             shape = fields["image_shape"]
+            check_types({key: fields[key] for key in _TYPES}, _TYPES)
+            if shape is not None and math.prod(shape) != len(fields["columns"]):
+                raise TypeError(f"image_shape is {shape} for {len(fields['columns'])} columns")
             return cls(
                 [column_from_dict(column) for column in fields["columns"]],
-                Target(**fields["target"]),
+                Target.from_dict(fields["target"]),
                 unused=fields["unused"],
                 notes=fields["notes"],
                 n_rows=fields["n_rows"],
                 drop_missing_target=fields["drop_missing_target"],
                 image_shape=None if shape is None else tuple(shape),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"the description of the table encoder is damaged: {error!r}. Train again") from None
+
+
+_LIST = (list, NoneType)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "unused": (list,), "notes": (list,), "n_rows": (int,), "drop_missing_target": (bool,), "image_shape": _LIST
+}  # fmt: skip
 
 
 def _check_arguments(

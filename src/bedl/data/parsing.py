@@ -15,6 +15,7 @@ import pyarrow.types as pt
 
 __all__ = [
     "ANSWERS",
+    "STYLES",
     "NotParsed",
     "as_answers",
     "as_booleans",
@@ -25,6 +26,7 @@ __all__ = [
     "kind_of_type",
     "plain",
     "share_like",
+    "styles_of",
 ]
 
 SECONDS_A_DAY = 86_400.0
@@ -67,13 +69,47 @@ def kind_of_type(kind: pa.DataType) -> str | None:
     return next((name for name, check in checks.items() if check(kind)), None)
 
 
-def as_numbers(array: pa.Array) -> np.ndarray:
+_MONEY = r"[$€£¥₹%]"
+_SIGN = rf"^([+-]?{_MONEY}? ?|{_MONEY} ?[+-])"
+_UNIT = rf" ?({_MONEY}|USD|EUR|GBP|CHF|JPY)?$"
+STYLES: dict[str, str] = {
+    "1,234.5": _SIGN + r"(\d{1,3}(,\d{3})+|\d+)(\.\d+)?" + _UNIT,
+    "1.234,5": _SIGN + r"(\d{1,3}([.]\d{3})+|\d+)(,\d+)?" + _UNIT,
+}
+"""Numbers as people write them, with marks for thousands and with a currency: an example, and what they look like."""
+
+
+def styles_of(array: pa.Array) -> set[str]:
+    """The styles in which every text can be read.
+
+    Example:
+        >>> styles_of(pa.array(["$1,000.50", "$20"])), styles_of(pa.array(["3,5", None])), styles_of(pa.array(["a"]))
+        ({'1,234.5'}, {'1.234,5'}, set())
+    """
+    return {name for name, like in STYLES.items() if pc.all(pc.match_substring_regex(array, like)).as_py() is not False}
+
+
+def as_numbers(array: pa.Array, style: str = "") -> np.ndarray:
     """float64, NaN where missing.
+
+    Args:
+        array: the column.
+        style: of `STYLES`, how texts are written; empty: as programs write numbers.
 
     Example:
         >>> as_numbers(pa.array(["1.5", None, "+2e3"]))
         array([1.5e+00,     nan, 2.0e+03])
+        >>> as_numbers(pa.array(["$1,234.5", "-7"]), "1,234.5"), as_numbers(pa.array(["1.234,5 €"]), "1.234,5")
+        (array([1234.5,   -7. ]), array([1234.5]))
     """
+    if style and is_text(array.type):
+        unlike = pc.fill_null(pc.invert(pc.match_substring_regex(array, STYLES[style])), False)
+        if pc.any(unlike).as_py():
+            index = int(np.asarray(unlike.to_numpy(zero_copy_only=False)).argmax())
+            raise NotParsed(index, array[index].as_py())
+        bare = pc.replace_substring_regex(array, rf"{_MONEY}| |[A-Z]", "")
+        thousands, decimal = style[1], style[5]
+        array = pc.replace_substring(pc.replace_substring(bare, thousands, ""), decimal, ".")
     kind = kind_of_type(array.type)
     if kind in ("number", "boolean", "missing"):
         # Arrow has no cast from booleans or half floats to float64 in every version.

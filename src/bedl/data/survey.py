@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,12 @@ from bedl.data.columns import Where, finite
 from bedl.data.errors import DataError, listed
 from bedl.data.tables import Table
 
-__all__ = ["ColumnSurvey", "LabelCounts", "Progress", "count_labels", "survey"]
+__all__ = ["ColumnSurvey", "LabelCounts", "Progress", "count_labels", "identifies", "survey"]
 
 Progress = Callable[[int], object]
 """Called with the number of rows read since the last call."""
+
+MOST_IDENTIFIERS = 1_000_000  # numbers that are remembered to find one twice
 
 _READERS: dict[str, Callable[[pa.Array], np.ndarray]] = {
     "number": parsing.as_numbers,
@@ -49,6 +52,12 @@ class ColumnSurvey:
     frequencies: Counter[float] | None = None  # of the distinct numbers; None if nobody asked, or they are too many
     most_distinct: int = 1000
     typed_text: bool = False  # text by the file's own account
+    style: str = ""  # how its numbers are written, see `parsing.STYLES`
+    styles: set[str] | None = None  # in which all its texts can be read, from the first on that is no plain number
+    marked: bool = False  # one of them has a point or a comma
+    distinct: set[float] | None = None  # numbers seen so far, if asked for; None also if one was seen twice
+    rising: bool = True  # each number is larger than the one before
+    last: float = -np.inf
 
     @property
     def present(self) -> int:
@@ -71,6 +80,10 @@ class ColumnSurvey:
         values = None
         if array.null_count < len(array) and self.kind != "category":
             values = self._text_values(array) if typed == "text" else self._typed_values(array, typed)
+        if typed == "text" and self.kind == "category" and self.styles != set():
+            found = parsing.styles_of(array)
+            self.styles = found if self.styles is None else self.styles & found
+            self.marked = self.marked or bool(found and pc.any(pc.match_substring_regex(array, "[.,]")).as_py())
         self.missing += array.null_count if values is None else int(np.isnan(values).sum())
         self.rows += len(array)
         if values is not None:
@@ -83,7 +96,7 @@ class ColumnSurvey:
     def _text_values(self, array: pa.Array) -> np.ndarray | None:
         for kind in [self.kind] if self.kind else _READERS:
             try:
-                values = _READERS[kind](array)
+                values = parsing.as_numbers(array, self.style) if kind == "number" else _READERS[kind](array)
                 self.kind = kind
                 return values
             except parsing.NotParsed as error:
@@ -103,11 +116,22 @@ class ColumnSurvey:
         self.mean += gap * len(values) / self.present
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self.whole = self.whole and bool((values == np.rint(values)).all())
+        self._see_order(values)
         if self.frequencies is not None:
             distinct, counts = np.unique(values, return_counts=True)
             self.frequencies.update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
             if len(self.frequencies) > self.most_distinct:
                 self.frequencies = None
+
+    def _see_order(self, values: np.ndarray) -> None:
+        if self.rising:
+            self.rising = bool((np.diff(values, prepend=self.last) > 0).all())
+            self.last = float(values[-1])
+        if self.distinct is not None:
+            before = len(self.distinct)
+            self.distinct.update(values.tolist())
+            if len(self.distinct) < before + len(values) or len(self.distinct) > MOST_IDENTIFIERS:
+                self.distinct = None
 
 
 @dataclass
@@ -137,6 +161,7 @@ def survey(
     targets: Sequence[str],
     numeric: bool,
     progress: Progress | None = None,
+    decimal: str = "auto",
 ) -> dict[str, ColumnSurvey]:
     """First pass: kinds and moments of the columns.
 
@@ -147,17 +172,66 @@ def survey(
         targets: those to predict.
         numeric: whether the targets are meant as numbers, even if they are stored as text.
         progress: called with the number of rows read since the last call.
+        decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out.
     """
-    result = {name: ColumnSurvey(name, "category" if name in categorical else None) for name in columns}
-    for name in targets:
-        result[name].frequencies = Counter()
+    first = "1.234,5" if decimal == "," else ""
+    result = {name: ColumnSurvey(name, "category" if name in categorical else None, style=first) for name in columns}
+    _look(table, result, targets, numeric, progress)
+    # Numbers as people write them are found after the whole column was seen, and then read once more.
+    written = {name: _style(column, decimal) for name, column in result.items() if name not in categorical}
+    again = {name: ColumnSurvey(name, style=style) for name, style in written.items() if style is not None}
+    if again:
+        _look(table, again, targets, numeric, progress)
+        result |= {name: column for name, column in again.items() if column.kind == "number"}
+    return result
+
+
+def _style(column: ColumnSurvey, decimal: str) -> str | None:
+    """Another way in which the numbers of a column of text may be written, if that is what it holds."""
+    if column.kind != "category" or "number" not in column.unlike:
+        return None
+    if column.style:
+        return ""  # not with the mark that was asked for: perhaps as programs write numbers
+    if not column.styles:
+        return None
+    fits = column.styles & {".": {"1,234.5"}, ",": {"1.234,5"}}.get(decimal, column.styles)
+    if len(fits) == 2 and column.marked:
+        row, value = column.unlike["number"]
+        raise DataError(
+            f"column {listed([column.name])} holds numbers such as {listed([value])} (row {row}): is their mark for "
+            "thousands or for decimals? Say which mark comes before decimals: --decimal . or --decimal ,"
+        )
+    return min(fits) if fits else None
+
+
+def _look(
+    table: Table, result: dict[str, ColumnSurvey], targets: Sequence[str], numeric: bool, progress: Progress | None
+) -> None:
+    for name, column in result.items():
+        column.frequencies = Counter() if name in targets else None
+        column.distinct = set() if identifies(name) else None
+    columns = list(result)
     for batch in _watched(table.batches(columns=columns), progress):
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
             result[name].typed_text = table.typed and parsing.kind_of_type(array.type) == "text"
             if name in targets and not numeric and result[name].typed_text:
                 result[name].kind = "category"  # '0' to '9', stored as text, are meant as names
             result[name].see(array)
-    return result
+
+
+_IDENTIFIER = re.compile(
+    r"^(|#|unnamed: ?\d+|id|idx|index|uuid|guid|row|row[ _-]?(id|index|number|num|no|nr))$|[ _-](id|uuid|guid)$", re.I
+)
+
+
+def identifies(name: str) -> bool:
+    """Whether a column is called as identifiers are.
+
+    Example:
+        >>> [name for name in ("id", "shop_id", "PassengerId", "Unnamed: 0", "grid", "humidity") if identifies(name)]
+        ['id', 'shop_id', 'PassengerId', 'Unnamed: 0']
+    """
+    return bool(_IDENTIFIER.search(name)) or bool(re.search(r"[a-z](Id|ID)$", name))
 
 
 def count_labels(table: Table, columns: Sequence[str], progress: Progress | None = None) -> dict[str, LabelCounts]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from bedl import tasks
 from bedl.data import parsing
-from bedl.data.columns import Where, parsed, shown
+from bedl.data.columns import Where, check_types, parsed, shown
 from bedl.data.errors import DataError, listed
 from bedl.data.survey import ColumnSurvey, LabelCounts
 
@@ -20,6 +21,7 @@ __all__ = ["MAX_CLASSES", "Target", "decide_target"]
 
 MAX_CLASSES = 1000
 _FEW = 20  # a whole-number target with at most so many values …
+_MOST_CLASSES = 0.8  # of the rows; with more, hardly one has a second row
 _REPEATS = 10  # … each seen so often on average is taken for classes
 
 
@@ -33,6 +35,7 @@ class Target:
         classes: names, in the order of their codes; None where there are no classes.
         values: the classes as numbers, if the column holds numbers.
         several: the columns, if there are several.
+        style: how its numbers are written, see `bedl.data.parsing.STYLES`.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Target:
     classes: list[str] | None = None
     values: list[float] | None = None
     several: list[str] | None = None
+    style: str = ""
 
     @property
     def columns(self) -> list[str]:
@@ -82,17 +86,20 @@ class Target:
         if kind.column == "class":
             return self._codes(array, where)
         binary = kind.column == "binary"
-        read = parsing.as_answers if binary else parsing.as_numbers
+        read = parsing.as_answers if binary else self._numbers
         values = parsed(read, array, where, "0 or 1, yes or no, true or false" if binary else "a number")
         fault = kind.fault(values)
         if fault is not None:
             raise DataError(f"{where.row(fault[0])}: {fault[1]}. Correct it, or choose another task (--task)")
         return values
 
+    def _numbers(self, array: pa.Array) -> np.ndarray:
+        return parsing.as_numbers(array, self.style)
+
     def _codes(self, array: pa.Array, where: Where) -> np.ndarray:
         assert self.classes is not None
         if self.values is not None:
-            numbers = parsed(parsing.as_numbers, array, where, "a number")
+            numbers = parsed(self._numbers, array, where, "a number")
             codes = np.searchsorted(self.values, numbers).clip(max=len(self.values) - 1)
             codes = np.where(np.asarray(self.values)[codes] == numbers, codes, -1).astype(np.int64)
         else:
@@ -108,6 +115,22 @@ class Target:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Target:
+        """The inverse of `to_dict`; a TypeError for anything else."""
+        check_types(dict(fields), _TYPES)
+        target = cls(**fields)
+        tasks.get(target.task)
+        if target.values is not None and len(target.values) != len(target.classes or ()):
+            raise TypeError("there are not as many values as classes")
+        return target
+
+
+_LIST = (list, NoneType)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,), "task": (str,), "classes": _LIST, "values": _LIST, "several": _LIST, "style": (str,)
+}  # fmt: skip
 
 
 def decide_target(
@@ -134,9 +157,11 @@ def decide_target(
             raise DataError(f"{kind.name} predicts several columns. Name some, or leave out --task: one is classes")
         return _binary(columns, labels, kind), notes
     if kind.column == "number":
-        return _number(first, kind), notes
+        return _number(first, kind), notes + _written(first)
     counts = labels.get(first.name)
     target, more = _numeric_classes(first, kind) if counts is None else _text_classes(first, counts, kind, task)
+    _check_repeated(listed([first.name]), len(target.names), first.present)
+    notes += _written(first)
     if task == "auto" and first.kind == "number":
         notes.append(
             f"the target {listed([first.name])} has {len(target.names)} distinct whole numbers, taken as classes "
@@ -179,7 +204,11 @@ def _number(column: ColumnSurvey, kind: tasks.Task) -> Target:
         )
     if column.low == column.high:
         raise DataError(f"the target {name} is {column.low:g} in every row: there is nothing to predict")
-    return Target(column.name, kind.name)
+    return Target(column.name, kind.name, style=column.style)
+
+
+def _written(column: ColumnSurvey) -> list[str]:
+    return [f"the target {listed([column.name])} holds numbers written as {column.style}"] if column.style else []
 
 
 def _binary(columns: Mapping[str, ColumnSurvey], labels: Mapping[str, LabelCounts], kind: tasks.Task) -> Target:
@@ -205,7 +234,7 @@ def _numeric_classes(column: ColumnSurvey, kind: tasks.Task) -> tuple[Target, li
     counts = sorted(column.frequencies.items())
     classes = [str(int(value)) if value == int(value) else repr(value) for value, _ in counts]
     _check_several(name, classes)
-    target = Target(column.name, kind.name, classes, [value for value, _ in counts])
+    target = Target(column.name, kind.name, classes, [value for value, _ in counts], style=column.style)
     return target, _single_rows(name, [c for c, (_, n) in zip(classes, counts, strict=True) if n == 1])
 
 
@@ -235,6 +264,15 @@ def _too_many(name: str) -> DataError:
 def _check_several(name: str, classes: list[str]) -> None:
     if len(classes) < 2:
         raise DataError(f"the target {name} is {listed(classes)} in every row: there is nothing to predict")
+
+
+def _check_repeated(name: str, classes: int, rows: int) -> None:
+    if classes > _MOST_CLASSES * rows:
+        raise DataError(
+            f"the target {name} has {classes} classes in {rows} rows, nearly one for each row: nothing can be learned "
+            "of a class that is seen once. If it is a quantity, choose regression (--task regression) and say how its "
+            "numbers are written (--decimal); if it is an identifier, choose another target; else merge rare classes"
+        )
 
 
 def _single_rows(name: str, classes: list[str]) -> list[str]:

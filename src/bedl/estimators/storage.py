@@ -16,7 +16,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from bedl.errors import ModelFileError
+from bedl.errors import BEDLError, ModelFileError
+from bedl.estimators.claims import check_claims
 from bedl.files import refuse_unwritable, write_atomically
 from bedl.objectives import PAC, HyperPrior, Sum
 from bedl.training.checkpoint import checksum
@@ -89,13 +90,35 @@ def load(path: Path, kind: type | None, given: dict[str, Any], sha256: str | Non
     from bedl.estimators import BEDLClassifier, BEDLRegressor
 
     content, tensors = _read(path, sha256)
-    content = _as_now(content)
+    try:
+        content = _as_now(content)
+        check_claims(content, tensors)
+        known = content["params"]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+        raise _damaged(path, error) from None
+    unknown = sorted(set(given) - set(known) - set(_LEFT_OUT))
+    if unknown:
+        raise TypeError(f"load: there is no parameter {unknown[0]}")
     classes = {cls.__name__: cls for cls in (BEDLRegressor, BEDLClassifier)}
     cls = classes.get(content["class"])
     if cls is None:
         raise ModelFileError(f"{path} holds a {content['class']}, which this bedl does not know")
     if kind is not None and not issubclass(cls, kind):
         raise ModelFileError(f"{path} holds a {cls.__name__}; read it with {cls.__name__}.load or bedl.estimators.load")
+    try:
+        estimator = _restored(cls, content, given, path)
+        estimator.method_ = _method(estimator, tensors, path)
+    except BEDLError:
+        raise
+    except Exception as error:
+        if given:  # code of the caller, whose errors are the caller's
+            raise
+        raise _damaged(path, error) from None
+    return estimator
+
+
+def _restored(cls: type, content: dict[str, Any], given: dict[str, Any], path: Path) -> Any:
+    """The estimator, but for the weights."""
     estimator = cls(**_parameters(content["params"], given, path))
     estimator.n_features_in_ = content["n_features_in"]
     estimator.input_shape_ = tuple(content["input_shape"])
@@ -105,8 +128,12 @@ def load(path: Path, kind: type | None, given: dict[str, Any], sha256: str | Non
     estimator.n_seen_, estimator.history_ = content["n_seen"], []
     estimator._set_state(content)
     estimator.built_ = _built(content, given, path)
-    estimator.method_ = _method(estimator, tensors, path)
     return estimator
+
+
+def _damaged(path: Path, error: Exception) -> ModelFileError:
+    what = str(error).splitlines()[0][:200] if str(error) else ""
+    return ModelFileError(f"{path} is damaged ({type(error).__name__}: {what}); save the model again")
 
 
 def _read(path: Path, sha256: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -114,22 +141,26 @@ def _read(path: Path, sha256: str | None) -> tuple[dict[str, Any], dict[str, Ten
     try:
         whole = path.read_bytes()
         if sha256 is not None and hashlib.sha256(whole).hexdigest() != sha256:
-            raise ModelFileError(f"{path} is not the file that was saved. Copy the folder again, or train again")
+            raise _other_file(path)
         tensors = safetensors.torch.load(whole)
         header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")]).get("__metadata__", {})
         _check_header(header, path)
         text = header["model"]
         # A flipped bit may hit the name of the checksum, or the version that asks for one, but not both.
-        if "sha256" in header or int(header["schema"]) >= SEALED:
-            if header.get("sha256") != checksum(tensors, text):
-                raise ModelFileError(f"the contents of {path} do not match their checksum; save the model again")
+        sealed = "sha256" in header or int(header["schema"]) >= SEALED
+        if sealed and header.get("sha256") != checksum(tensors, text):
+            raise ModelFileError(f"the contents of {path} do not match their checksum; save the model again")
         return json.loads(text), tensors
     except FileNotFoundError:
-        raise ModelFileError(f"there is no file {path}") from None
+        raise (ModelFileError(f"there is no file {path}") if sha256 is None else _other_file(path)) from None
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, KeyError, RecursionError) as error:
         if isinstance(error, ModelFileError):
             raise
         raise ModelFileError(f"{path} is not a whole model file ({error}); save the model again") from None
+
+
+def _other_file(path: Path) -> ModelFileError:
+    return ModelFileError(f"{path} is missing or not the file that was saved. Copy the folder again, or train again")
 
 
 def _check_header(header: dict[str, str], path: Path) -> None:
@@ -144,9 +175,6 @@ def _check_header(header: dict[str, str], path: Path) -> None:
 
 
 def _parameters(stored: dict[str, Any], given: dict[str, Any], path: Path) -> dict[str, Any]:
-    unknown = sorted(set(given) - set(stored) - set(_LEFT_OUT))
-    if unknown:
-        raise TypeError(f"load: there is no parameter {unknown[0]}")
     values = {key: _from_json(value) for key, value in stored.items()}
     values.update(given)
     if isinstance(values.get("random_state"), dict):

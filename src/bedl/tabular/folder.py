@@ -3,33 +3,31 @@
     model.safetensors   the estimator, see `bedl.estimators`
     model.json          the card
 
-The card ends with a checksum over itself, and holds that of the estimator's file. A folder is made under another name, `<name>.partial`, and renamed when it is complete.
+The card ends with a checksum over itself, and holds that of the estimator's file. How a folder gets to its place, whole
+or not at all, is in `bedl.tabular.place`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bedl.data import TableEncoder
+from bedl.data.columns import check_types
 from bedl.errors import BEDLError, ModelFileError
-from bedl.files import OutputExistsError, refuse_unwritable_folder, write_atomically
+from bedl.files import write_atomically
+from bedl.tabular.place import CARD, actual, locked, new_of, put_in_place, refuse_taken
 
 __all__ = [
     "CARD",
     "WEIGHTS",
     "ModelCard",
     "checksum",
-    "partial_of",
-    "put_in_place",
     "read_card",
     "read_json",
-    "refuse_taken",
     "seal_of",
     "write_files",
     "write_json",
@@ -39,7 +37,7 @@ __all__ = [
 FORMAT = "bedl.model"
 SCHEMA = 2
 SEALED = 2  # from this schema on a card has a checksum
-CARD, WEIGHTS = "model.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -71,28 +69,31 @@ class ModelCard:
     versions: dict[str, str] = field(default_factory=dict)
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "task": (str,), "target": (str,), "data": (str,), "encoder": (dict,), "weights": (str,), "rows": (dict,),
+    "scores": (dict,), "notes": (list,), "settings": (dict,), "versions": (dict,),
+}  # fmt: skip
+
+
 # -- the card -----------------------------------------------------------------------------------------
 def write_model(place: Path, estimator: Any, card: ModelCard, overwrite: bool = True) -> Path:
     """A folder with the estimator and the card, whole or not at all."""
-    refuse_taken(place, overwrite)
-    partial = partial_of(place)
-    partial.mkdir(exist_ok=True)
-    write_files(partial, estimator, card)
-    put_in_place(partial, place)
+    folder = actual(place)
+    with locked(folder):
+        refuse_taken(folder, overwrite)
+        write_files(new_of(folder), estimator, card)
+        put_in_place(new_of(folder), folder)
     return place
 
 
-def write_files(folder: Path, estimator: Any, card: ModelCard) -> ModelCard:
-    """The two files of a model, and nothing else, in a folder that is there; the card with the weights' checksum."""
+def write_files(stage: Path, estimator: Any, card: ModelCard) -> ModelCard:
+    """The two files of a model in `stage / "model"`, ready to be put in place; the card with the weights' checksum."""
+    folder = stage / "model"
+    folder.mkdir(parents=True, exist_ok=True)
     estimator.save(folder / WEIGHTS, overwrite=True)
     card = replace(card, weights=checksum(folder / WEIGHTS))
     content = {"format": FORMAT, "schema": SCHEMA, **asdict(card)}
     write_json(folder / CARD, {**content, "sha256": seal_of(content)})
-    for path in list(folder.iterdir()):
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name not in (CARD, WEIGHTS):
-            path.unlink()
     return card
 
 
@@ -119,16 +120,14 @@ def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
             "again"
         )
     try:
-        card = ModelCard(**{key: value for key, value in raw.items() if key not in ("format", "schema")})
+        fields = {key: value for key, value in raw.items() if key not in ("format", "schema")}
+        check_types(fields, _TYPES)
+        card = ModelCard(**fields)
         encoder = TableEncoder.from_dict(card.encoder)
     except BEDLError as error:
         raise ModelFileError(f"{folder / CARD}: {error}") from None
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(folder / CARD, error) from None
-    if not (folder / WEIGHTS).is_file() or checksum(folder / WEIGHTS) != card.weights:
-        raise ModelFileError(
-            f"{folder / WEIGHTS} is missing or not the file that was saved. Copy the folder again, or train again"
-        )
     return card, encoder
 
 
@@ -153,40 +152,11 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFileError(f"{path} is no longer there. Copy the folder again, or train again") from None
     except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from None
 
 
 def _damaged(path: Path, error: Exception) -> ModelFileError:
     return ModelFileError(f"{path} is damaged ({type(error).__name__}: {error}). Copy it again, or train again")
-
-
-# -- the place ----------------------------------------------------------------------------------------
-def partial_of(place: Path) -> Path:
-    """Where a folder is while it is being made."""
-    return place.with_name(place.name + ".partial")
-
-
-def refuse_taken(place: Path, overwrite: bool) -> None:
-    """Say no, before any work, to a place that cannot be written, or holds what must not be lost."""
-    if place.is_dir() and overwrite and not (place / CARD).is_file() and any(place.iterdir()):
-        raise OutputExistsError(f"{place} is a folder that holds no model, and is not overwritten. Choose another")
-    if place.exists() and not place.is_dir():
-        raise OutputExistsError(f"{place} is a file. Choose another name for the model's folder (--out)")
-    if place.exists() and not overwrite:
-        raise OutputExistsError(f"{place} exists. Choose another name (--out), or replace it (--overwrite)")
-    refuse_unwritable_folder(place.parent)
-
-
-def put_in_place(partial: Path, place: Path) -> None:
-    """The complete folder to its place; what was there before goes when the new one is there."""
-    old = place.with_name(f".{place.name}.old-{os.getpid()}")
-    if place.exists():
-        os.replace(place, old)
-    try:
-        os.replace(partial, place)
-    except OSError:
-        if old.exists():
-            os.replace(old, place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

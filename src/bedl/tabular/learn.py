@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -14,6 +15,7 @@ from bedl.data import DataError, Table, open_table
 from bedl.data.errors import listed
 from bedl.tabular.engines import EstimatorEngine
 from bedl.tabular.model import TabularModel
+from bedl.tabular.place import actual, locked
 from bedl.tabular.rows import scores_of_encoded
 from bedl.tabular.run import FitRun, FitSettings
 from bedl.tabular.watcher import Watcher
@@ -31,6 +33,7 @@ def fit(
     method: str = "auto",
     ignore: Sequence[str] = (),
     categorical: Sequence[str] = (),
+    decimal: str = "auto",
     drop_missing_target: bool = False,
     holdout: float = 0.1,
     epochs: int | None = None,
@@ -57,6 +60,7 @@ def fit(
         method: the name of the method to train, see `bedl.methods.registry`.
         ignore: columns to leave out.
         categorical: columns whose values are labels, even if they look like numbers.
+        decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out, or asks.
         drop_missing_target: whether to leave out rows without a target, instead of an error.
         holdout: share of the rows that are kept aside and scored at the end.
         epochs: how often each row is seen at most; None: from the number of rows.
@@ -83,10 +87,10 @@ def fit(
     table = open_table(data, root)
     settings = FitSettings(
         table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
-        drop_missing_target, holdout, epochs, ensemble, tuple(hidden), seed, method,
+        drop_missing_target, holdout, epochs, ensemble, tuple(hidden), seed, method, decimal,
     )  # fmt: skip
     watcher = watcher or Watcher()
-    with _place(out) as place:
+    with _place(out) as place, locked(place):
         run = FitRun(table, settings, place, overwrite=overwrite, resume=resume)
         return _learned(run, device, watcher, str(table.name if out is None else out))
 
@@ -100,17 +104,22 @@ def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularMo
     watcher.on_rows(encoder, rows.counts)
     estimator = run.train(rows, device, watcher.callbacks)
     model = TabularModel(name, encoder, EstimatorEngine(estimator, encoder.task))
-    scores = {}
+    scores: dict[str, float] = {}
+    notes = []
     if rows.held_x is not None and rows.held_y is not None:
-        scores = scores_of_encoded(model, rows.held_x, rows.held_y)
-    model.card = run.finish(estimator, rows, scores)
+        try:
+            scores = scores_of_encoded(model, rows.held_x, rows.held_y)
+        except Exception as error:  # whatever it is: what was learned is not thrown away for its scores
+            notes = [f"the rows held out could not be scored ({type(error).__name__}: {error})"]
+            warnings.warn(f"{notes[0]}; the model is kept", stacklevel=3)
+    model.card = run.finish(estimator, rows, scores, notes)
     return model
 
 
 @contextmanager
 def _place(out: str | PathLike[str] | None) -> Iterator[Path]:
     if out is not None:
-        yield Path(out)
+        yield actual(Path(out))
         return
     with tempfile.TemporaryDirectory(prefix="bedl-") as folder:
         yield Path(folder, "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from os import PathLike
@@ -14,7 +15,8 @@ from bedl import tasks
 from bedl.data import DataError, TableEncoder, TableWriter, open_table
 from bedl.errors import ModelFileError
 from bedl.tabular.engines import Engine, EstimatorEngine, OnnxEngine
-from bedl.tabular.folder import WEIGHTS, ModelCard, partial_of, read_card, write_model
+from bedl.tabular.folder import WEIGHTS, ModelCard, read_card, write_model
+from bedl.tabular.place import new_of, partial_of
 from bedl.tabular.rows import RowOptions, predicted_columns, record_of
 from bedl.tabular.watcher import Watcher
 from bedl.tasks import Results, score
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TabularModel", "WrittenTable", "load"]
 
 Place = str | PathLike[str]
+TRIES = 100  # to read a folder that is being replaced
 
 
 class WrittenTable(NamedTuple):
@@ -77,10 +80,13 @@ class TabularModel:
         coverage: float = 0.9,
         unseen: str = "error",
         extra: str = "error",
+        on_foreign_values: str = "error",
         root: Place | None = None,
     ) -> Iterator[dict[str, np.ndarray]]:
         """The columns of the predictions, batch by batch, in the order of the rows; arguments as for `predict`."""
-        yield from predicted_columns(self, open_table(data, root), RowOptions(coverage, unseen, extra))
+        yield from predicted_columns(
+            self, open_table(data, root), RowOptions(coverage, unseen, extra, on_foreign_values)
+        )
 
     def predict(
         self,
@@ -90,6 +96,7 @@ class TabularModel:
         coverage: float = 0.9,
         unseen: str = "error",
         extra: str = "error",
+        on_foreign_values: str = "error",
         overwrite: bool = False,
         root: Place | None = None,
         watcher: Watcher | None = None,
@@ -102,6 +109,8 @@ class TabularModel:
             coverage: share of the targets that intervals are to hold.
             unseen: what to do about categories, or missing values, where training had none: "error" or "ignore".
             extra: what to do about columns that training did not have: "error" or "ignore".
+            on_foreign_values: what to do about numbers absurdly far from those of training (a million times its range),
+                where predictions mean nothing: "error", "clip" with a warning, or "keep".
             overwrite: whether a file at `out` may be replaced.
             root: where data sets that go by a name are.
             watcher: who looks on.
@@ -110,7 +119,7 @@ class TabularModel:
             a pandas frame with a row for each of the table, see `Task.columns`; or where the predictions were written.
         """
         table = open_table(data, root)
-        parts = predicted_columns(self, table, RowOptions(coverage, unseen, extra))
+        parts = predicted_columns(self, table, RowOptions(coverage, unseen, extra, on_foreign_values))
         if out is None:
             return _frame(list(parts), getattr(data, "index", None))
         columns: list[str] = []
@@ -129,6 +138,7 @@ class TabularModel:
         coverage: float = 0.9,
         unseen: str = "error",
         extra: str = "error",
+        on_foreign_values: str = "error",
         need_target: bool = True,
         examples: bool = False,
         root: Place | None = None,
@@ -147,14 +157,14 @@ class TabularModel:
         table, foreign = open_table(data, root), None if ood is None else open_table(ood, root)
         about = {"model": self.name, "data": table.name}
         with_target = need_target or self.encoder.has_target(table.columns)
-        options = RowOptions(coverage, unseen, extra)
+        options = RowOptions(coverage, unseen, extra, on_foreign_values)
         with watcher.bar("predicting", table.n_rows) as advance:
             whole = record_of(self, table, options, with_target=with_target, examples=examples, progress=advance)
         if need_target and not whole.labelled.any():
             raise DataError(f"no row of {table.name} has a target to compare with. Fill it in, or use 'bedl predict'")
         if foreign is not None:
             # These rows are foreign on purpose: what training did not see is taken as it comes.
-            options = RowOptions(coverage, "ignore", "ignore")
+            options = RowOptions(coverage, "ignore", "ignore", "clip")
             with watcher.bar("predicting out-of-domain", foreign.n_rows) as advance:
                 other = record_of(self, foreign, options, with_target=False, examples=examples, progress=advance)
             whole, about = replace(whole, ood=other), {**about, "out-of-domain": foreign.name}
@@ -238,6 +248,34 @@ class TabularModel:
 def load(path: Place) -> TabularModel:
     """The model at a path: a folder made by `fit` or `bedl fit`, or an .onnx file, which needs no PyTorch."""
     path = Path(path)
+    before = _which(path)
+    for _ in range(TRIES):
+        try:
+            return _load(path)
+        except ModelFileError:
+            now = _which(path)
+            if now == before and not _between(path):
+                raise
+            before = now  # a new model took the place of the old one while we read: once more
+            time.sleep(0.01)
+    return _load(path)
+
+
+def _which(path: Path) -> tuple[int, int] | None:
+    """What tells a folder from another that took its place."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _between(path: Path) -> bool:
+    """Whether the old model is away and the new one not there yet, see `bedl.tabular.place`."""
+    return not path.exists() and any((stage / "old").is_dir() for stage in (partial_of(path), new_of(path)))
+
+
+def _load(path: Path) -> TabularModel:
     if path.is_dir():
         card, encoder = read_card(path)
         return TabularModel(str(path), encoder, EstimatorEngine.of_file(path / WEIGHTS, encoder, card.weights), card)

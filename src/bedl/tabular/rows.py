@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bedl import tasks
-from bedl.data import Table, TableEncoder
-from bedl.tasks import Examples, Results, concatenate, score
+from bedl.data import DataError, Table, TableEncoder
+from bedl.tasks import Examples, Quantities, Results, concatenate, score
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,19 +42,23 @@ class RowOptions:
         coverage: share of the targets that intervals are to hold.
         unseen: "ignore" takes what training did not see as it comes, see `TableEncoder.features`.
         extra: "ignore" leaves out columns that training did not have.
+        on_foreign_values: what to do about numbers absurdly far from those of training: "error", "clip" or "keep".
     """
 
     coverage: float = 0.9
     unseen: str = "error"
     extra: str = "error"
+    on_foreign_values: str = "error"
 
 
 def predicted_columns(model: TabularModel, table: Table, options: RowOptions) -> Iterator[dict[str, np.ndarray]]:
     """Predictions for the rows of a table as the columns of another, in order, batch by batch."""
     encoder, task = model.encoder, tasks.get(model.encoder.task)
     for batch, first_row in _batches(encoder, table, options):
-        x = encoder.features(batch, options.unseen, options.extra, first_row)
-        yield task.columns(model.engine.quantities(x, options.coverage), encoder.names, options.coverage)
+        x = _features(encoder, batch, first_row, options)
+        quantities = model.engine.quantities(x, options.coverage)
+        _check_finite(quantities, x, encoder, first_row, options)
+        yield task.columns(quantities, encoder.names, options.coverage)
 
 
 def record_of(
@@ -77,8 +82,11 @@ def record_of(
     """
     encoder, parts = model.encoder, []
     for batch, first_row in _batches(encoder, table, options):
-        x = encoder.features(batch, options.unseen, options.extra, first_row)
-        part = _record(model, x, _targets(encoder, batch, first_row) if with_target else None, options.coverage)
+        x = _features(encoder, batch, first_row, options)
+        y = _targets(encoder, batch, first_row) if with_target else None
+        quantities = model.engine.quantities(x, options.coverage, y)
+        _check_finite(quantities, x, encoder, first_row, options)
+        part = _record(model, quantities, y, options.coverage)
         parts.append(_with_examples(part, encoder, batch) if examples else part)
         progress(len(batch))
     whole = concatenate(parts, examples=EXAMPLES)
@@ -91,13 +99,41 @@ def scores_of_encoded(model: TabularModel, x: np.ndarray, y: np.ndarray, coverag
     """The scores of rows that are encoded already. x shape: (n, features), y shape: (n, *targets)"""
     step = batch_rows(x.shape[1])
     starts = range(0, len(x), step)
-    parts = [_record(model, np.array(x[i : i + step]), np.array(y[i : i + step]), coverage) for i in starts]
+    parts = []
+    for i in starts:
+        rows, targets = np.array(x[i : i + step]), np.array(y[i : i + step])
+        parts.append(_record(model, model.engine.quantities(rows, coverage, targets), targets, coverage))
     return score(concatenate(parts))
 
 
-def _record(model: TabularModel, x: np.ndarray, y: np.ndarray | None, coverage: float) -> Results:
+def _features(encoder: TableEncoder, batch: pa.RecordBatch, first_row: int, options: RowOptions) -> np.ndarray:
+    return encoder.features(batch, options.unseen, options.extra, first_row, options.on_foreign_values)
+
+
+def _check_finite(
+    quantities: Quantities, x: np.ndarray, encoder: TableEncoder, first_row: int, options: RowOptions
+) -> None:
+    """An error that names the row and its largest feature where a prediction is none; a warning if it is wanted."""
+    about_targets = ("log_density", "cdf")
+    wrong = np.zeros(len(x), dtype=bool)
+    for name, values in quantities.items():
+        if name not in about_targets and values.dtype.kind == "f":
+            wrong |= ~np.isfinite(values.reshape(len(x), -1)).all(1)
+    if not wrong.any():
+        return
+    index = int(wrong.argmax())
+    feature = int(np.abs(x[index]).argmax())
+    what = (
+        f"row {first_row + index + 1}: the prediction is not finite; the largest feature there is "
+        f"{encoder.feature_names[feature]!r} with {x[index, feature]:g}"
+    )
+    if options.on_foreign_values != "keep":
+        raise DataError(f"{what}. Correct the value, or let such predictions pass (--on-foreign-values keep)")
+    warnings.warn(what, stacklevel=3)
+
+
+def _record(model: TabularModel, quantities: Quantities, y: np.ndarray | None, coverage: float) -> Results:
     encoder = model.encoder
-    quantities = model.engine.quantities(x, coverage, y)
     task = tasks.get(encoder.task)
     return task.results(quantities, y, names=encoder.names, target=encoder.target, coverage=coverage)
 

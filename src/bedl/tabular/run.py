@@ -1,14 +1,14 @@
 """From a table to a model folder, in steps that an interrupted fit can take up again.
 
 Everything happens in `<name>.partial`: run.json says what is being made, data/ holds the encoded table, checkpoints/
-the training. Whatever is there and complete is not made again.
+the training, model/ the model. Whatever is there and complete is not made again, and all of it stays until the model is
+in its place: whenever a fit is killed, --resume goes on, or the model is there.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +24,8 @@ from bedl.data.survey import Progress
 from bedl.errors import ModelFileError
 from bedl.files import OutputExistsError
 from bedl.tabular.encoded import EncodedTable, encode
-from bedl.tabular.folder import ModelCard, partial_of, put_in_place, read_json, refuse_taken, write_files, write_json
+from bedl.tabular.folder import ModelCard, read_json, write_files, write_json
+from bedl.tabular.place import partial_of, put_in_place, refuse_taken, remove
 
 __all__ = ["FitRun", "FitSettings"]
 
@@ -49,10 +50,11 @@ class FitSettings:
     hidden: tuple[int, ...] = (50,)
     seed: int = 0
     method: str = "auto"
+    decimal: str = "auto"
 
 
 class FitRun:
-    """A fit under way, in its partial folder.
+    """A fit under way, in its partial folder; its place has to be locked.
 
     Args:
         table: the table to learn from.
@@ -67,11 +69,19 @@ class FitRun:
         refuse_taken(place, overwrite)
         self.encoder: TableEncoder | None = None
         self._stamp = {"settings": _plain(asdict(settings)), "data": _data_stamp(table)}
+        self._forget_nothing_begun()
         self._fresh = not self.partial.exists()
         if resume:
             self._take_up()
         elif not self._fresh:
             self._refuse_or_clear(overwrite)
+
+    def _forget_nothing_begun(self) -> None:
+        """A kill right at the beginning leaves an empty folder, or one with a piece of run.json."""
+        if self.partial.is_dir() and all(
+            path.name.startswith(f".{Path(RUN).stem}.") for path in self.partial.iterdir()
+        ):
+            remove(self.partial, self.place)
 
     def _take_up(self) -> None:
         if not (self.partial / RUN).is_file():
@@ -99,7 +109,7 @@ class FitRun:
             )
         if not (self.partial / RUN).is_file() and any(self.partial.iterdir()):
             raise OutputExistsError(f"{self.partial} is not of bedl. Move it away, or choose another name (--out)")
-        shutil.rmtree(self.partial)
+        remove(self.partial, self.place)
 
     # -- the steps --------------------------------------------------------------------------------
     def decide(self, progress: Progress) -> TableEncoder:
@@ -108,7 +118,7 @@ class FitRun:
             s = self.settings
             self.encoder = TableEncoder.fit(
                 self.table, s.target, s.task, s.ignore, s.categorical,
-                drop_missing_target=s.drop_missing_target, progress=progress,
+                drop_missing_target=s.drop_missing_target, progress=progress, decimal=s.decimal,
             )  # fmt: skip
             self.partial.mkdir(exist_ok=True)
             write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
@@ -137,7 +147,9 @@ class FitRun:
             )  # fmt: skip
             return estimator.fit(rows.x, rows.y)
 
-    def finish(self, estimator: Any, rows: EncodedTable, scores: dict[str, float]) -> ModelCard:
+    def finish(
+        self, estimator: Any, rows: EncodedTable, scores: dict[str, float], notes: Sequence[str] = ()
+    ) -> ModelCard:
         """Everything written, what is no longer needed removed, and the folder put in its place."""
         assert self.encoder is not None
         card = ModelCard(
@@ -148,7 +160,7 @@ class FitRun:
             weights="",
             rows=rows.counts,
             scores={name: value if np.isfinite(value) else None for name, value in scores.items()},
-            notes=self.encoder.notes,
+            notes=[*self.encoder.notes, *notes],
             settings=self._stamp["settings"],
             versions=_versions(),
         )
@@ -167,8 +179,8 @@ class FitRun:
 
     def discard(self) -> None:
         """Gives up on a fit that this call began: nothing of it remains, unless something was learned already."""
-        if self._fresh and not any((self.partial / "checkpoints").rglob("*.safetensors")):
-            shutil.rmtree(self.partial, ignore_errors=True)
+        if self._fresh and self.partial.exists() and not any((self.partial / "checkpoints").rglob("*.safetensors")):
+            remove(self.partial, self.place)
 
 
 @contextmanager

@@ -1,0 +1,97 @@
+"""Numbers as people write them, and columns that only look like something to learn from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bedl.data import DataError, TableEncoder, encoded_batches, open_table, parsing
+from bedl.data.survey import identifies
+
+ROWS = 40
+
+
+def table(folder: Path, **columns: list) -> Path:
+    names = list(columns)
+    lines = [";".join(names)] + [";".join(str(columns[name][i]) for name in names) for i in range(ROWS)]
+    (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "t.csv"
+
+
+X = [i * 0.37 for i in range(ROWS)]
+TRUE = [1000 + 137.25 * i for i in range(ROWS)]
+
+
+def german(value: float) -> str:
+    return f"{value:,.2f}".translate(str.maketrans(",.", ".,"))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [lambda v: f"${v:,.2f}", lambda v: f"{v:,.2f} USD", german, lambda v: german(v) + " €", lambda v: f"{v:,.2f}"],
+)
+@pytest.mark.parametrize("role", ["target", "feature"])
+def test_money_and_decimal_commas_are_numbers(tmp_path, written, role):
+    texts = [written(value) for value in TRUE]
+    path = table(tmp_path, x=X, y=texts) if role == "target" else table(tmp_path, y=X, x=texts)
+    encoder = TableEncoder.fit(open_table(path), "y")
+    assert encoder.task == "regression"
+    assert any("numbers written as" in note for note in encoder.notes)
+    encoder = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    ((x, y),) = encoded_batches(open_table(path), encoder)
+    np.testing.assert_allclose(y if role == "target" else x[:, 0], TRUE, rtol=1e-6)
+
+
+def test_the_style_is_found_over_all_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr("bedl.data.text_tables._CHUNK", 64)
+    texts = [str(i) for i in range(30)] + ["1,5"] * 9 + ["2.000,5"]
+    encoder = TableEncoder.fit(open_table(table(tmp_path, x=X, y=texts)), "y")
+    y = np.concatenate([y for _, y in encoded_batches(open_table(tmp_path / "t.csv"), encoder)])
+    np.testing.assert_allclose(y, [*range(30), *[1.5] * 9, 2000.5])
+
+
+def test_what_may_be_either_is_asked(tmp_path):
+    path = table(tmp_path, x=X, y=[f"{i % 7 + 1},{100 + i}" for i in range(ROWS)])
+    with pytest.raises(DataError, match="--decimal"):
+        TableEncoder.fit(open_table(path), "y")
+    for decimal, expected in ((",", 1.1), (".", 1100.0)):
+        encoder = TableEncoder.fit(open_table(path), "y", decimal=decimal)
+        ((_, y),) = encoded_batches(open_table(path), encoder)
+        assert y[0] == pytest.approx(expected)
+    with pytest.raises(DataError, match="'auto'"):
+        TableEncoder.fit(open_table(path), "y", decimal=";")
+
+
+def test_a_decimal_comma_that_was_asked_for_holds_for_every_column(tmp_path):
+    path = table(tmp_path, x=[f"{i + 1}.{500 + i}" for i in range(ROWS)], y=[f"{i},5" for i in range(ROWS)])
+    encoder = TableEncoder.fit(open_table(path), "y", decimal=",")
+    ((x, y),) = encoded_batches(open_table(path), encoder)
+    np.testing.assert_allclose(x[:, 0], [1000 * (i + 1) + 500 + i for i in range(ROWS)])
+    np.testing.assert_allclose(y, np.arange(ROWS) + 0.5)
+
+
+def test_words_stay_words():
+    for texts in (["red", "1,5"], ["1,23,4"], ["1.5.2"], ["01.02.2020"], ["$"], ["1,5 kg"], ["1,2345.6"], ["--1"]):
+        assert parsing.styles_of(pa.array(texts)) == set(), texts
+
+
+@pytest.mark.parametrize("task", ["auto", "classification"])
+@pytest.mark.parametrize("label", [lambda i: f"name {i}", lambda i: f"#{i - i % 8 // 7}"])
+def test_nearly_as_many_classes_as_rows_stop_and_ask(tmp_path, task, label):
+    path = table(tmp_path, x=X, y=[label(i) for i in range(ROWS)])
+    with pytest.raises(DataError, match=r"nearly one for each row.*--task regression.*identifier"):
+        TableEncoder.fit(open_table(path), "y", task)
+
+
+def test_whole_numbers_that_name_rows_are_left_out(tmp_path):
+    shuffled = np.random.default_rng(0).permutation(ROWS).tolist()
+    twice = [i // 2 for i in range(ROWS)]
+    path = table(tmp_path, x=X, shop_id=shuffled, id=list(range(ROWS)), parent_id=twice, year=list(range(ROWS)), y=X)
+    encoder = TableEncoder.fit(open_table(path), "y")
+    assert encoder.columns == ["x", "parent_id", "year"]  # measurements may be distinct; ids that repeat say something
+    assert sum("called like an identifier" in note for note in encoder.notes) == 2
+    assert not identifies("valid")
