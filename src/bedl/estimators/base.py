@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import inspect
-import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import nn
 
-from bedl.deploy.scaling import InUnits
-from bedl.estimators import storage
-from bedl.estimators.inputs import Inputs, Table, check_noise, column_moments, column_quartiles, held_out, values_of
+from bedl.estimators.inputs import (
+    Inputs,
+    TrainingSet,
+    check_noise,
+    column_moments,
+    column_quartiles,
+    held_out,
+    values_of,
+)
+from bedl.estimators.portable import Portable, device_of
 from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.scaling import standardize
 from bedl.estimators.train import partial_train, train
 from bedl.heads import Head
 from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
-from bedl.nn.scaling import Standardize
 from bedl.predictive import Predictive
 from bedl.training.data import Points, stream_seed
 
-__all__ = ["PARTS", "BEDLEstimator", "parameters_of"]
+__all__ = ["PARTS", "BEDLEstimator"]
 
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
-def parameters_of(other: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: a constructor that takes another one's parameters beside its own, and shows them all.
-
-    scikit-learn and editors read the parameters of an estimator off its signature.
-    """
-
-    def extend(init: Callable[..., Any]) -> Callable[..., Any]:
-        named = [p for p in inspect.signature(init).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        theirs = inspect.signature(other)
-        init.__signature__ = theirs.replace(parameters=[*theirs.parameters.values(), *named])  # type: ignore[attr-defined]
-        return init
-
-    return extend
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    """Where a module's tensors are; one without any is on the CPU."""
-    tensors = itertools.chain(module.parameters(), module.buffers())
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))
-
-
-class BEDLEstimator(BaseEstimator):
+class BEDLEstimator(Portable, BaseEstimator):
     """Base of `BEDLRegressor` and `BEDLClassifier`, which see for the parameters."""
 
     method_: Any
@@ -119,14 +99,6 @@ class BEDLEstimator(BaseEstimator):
         """Learn about the targets, if `reset`: task_, n_targets_; and give them as the head wants them."""
         raise NotImplementedError
 
-    def _scale(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Where targets have been moved and scaled to: what to add and what to multiply by to undo it."""
-        return None
-
-    def _names(self) -> dict[str, list[str] | None]:
-        """Names of targets or classes, for export."""
-        raise NotImplementedError
-
     def _in_units(self, prediction: Predictive) -> Predictive:
         """What the method predicts, in the targets' own units."""
         scale = self._scale()
@@ -180,7 +152,7 @@ class BEDLEstimator(BaseEstimator):
             part.n_train = points.n_train * part.n / points.n
             parts.append((part, None))
         rows = train(self, members, parts, plan, seed)
-        place = _device_of(self.method_)
+        place = device_of(self.method_)
         own = slice(None) if points.index is None else torch.as_tensor(points.index)
         x, y, weight = (None if part is None else part[own].to(place) for part in points.whole())
         self.method_.finish(x, y, torch.as_tensor(fold, device=place), weight)
@@ -213,7 +185,7 @@ class BEDLEstimator(BaseEstimator):
         self._optimizers = partial_train(self, self._members(), points, plan, self._optimizers, int(self.n_seen_))
         return self
 
-    def _check(self, X: Any, y: Any, sample_weight: Any, X_var: Any, reset: bool, classes: Any = None) -> Table:
+    def _check(self, X: Any, y: Any, sample_weight: Any, X_var: Any, reset: bool, classes: Any = None) -> TrainingSet:
         if not isinstance(self.ensemble, Integral) or self.ensemble < 1:
             raise ValueError(f"ensemble is a number of networks, at least 1, not {self.ensemble!r}")
         rate = self.learning_rate
@@ -233,7 +205,7 @@ class BEDLEstimator(BaseEstimator):
             self.target_names_ = None if names is None else [str(name) for name in names]
         else:
             self._same_shape(X)
-        return Table(X, self._targets(y, weight, reset, classes), weight, noise)
+        return TrainingSet(X, self._targets(y, weight, reset, classes), weight, noise)
 
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError
@@ -255,7 +227,7 @@ class BEDLEstimator(BaseEstimator):
             return int(state)
         return int(state.randint(2**31 - 1) if hasattr(state, "randint") else state.integers(2**31 - 1))
 
-    def _build(self, table: Table, seed: int) -> None:
+    def _build(self, table: TrainingSet, seed: int) -> None:
         accelerated = self._device().type != "cpu"
         self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
         self.built_ = registry.resolve(self.method, self._problem(None), self.method_options, len(table.X))
@@ -267,7 +239,7 @@ class BEDLEstimator(BaseEstimator):
             if isinstance(getattr(member, "head", None), Head):
                 member.head.prepare(targets)
 
-    def _scaling(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+    def _scaling(self, table: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
         if self.standardize != "shared" and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
             return column_quartiles(table.X, table.weight)
         if self.standardize != "shared":
@@ -293,12 +265,14 @@ class BEDLEstimator(BaseEstimator):
     def _members(self) -> list[Any]:
         return list(self.method_.members)
 
-    def _points(self, table: Table) -> Points:
+    def _points(self, table: TrainingSet) -> Points:
         inputs = Inputs(table.X, table.noise, getattr(torch, self.dtype_))
         y = table.y if table.y.dtype.kind == "i" else table.y.astype(self.dtype_)
         return Points((inputs, y, table.weight))
 
-    def _parts(self, points: Points, table: Table, plan: Recipe, seed: int) -> Iterator[tuple[Points, Points | None]]:
+    def _parts(
+        self, points: Points, table: TrainingSet, plan: Recipe, seed: int
+    ) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others."""
         for number in range(int(self.ensemble)):
             if not plan.held_out:
@@ -334,7 +308,7 @@ class BEDLEstimator(BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=len(self.input_shape_) > 1)
         self._same_shape(X)
         inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
-        place = _device_of(self.method_)
+        place = device_of(self.method_)
         with frozen(self.method_) as method:
             parts = [self._in_units(method.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
         return values_of(parts)
@@ -345,57 +319,3 @@ class BEDLEstimator(BaseEstimator):
                 f"X has {X.ndim - 1} dimensions of shape {X.shape[1:]} per point, but {type(self).__name__} was fitted "
                 f"on {self.input_shape_}"
             )
-
-    # -- out of this process ----------------------------------------------------------------------
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        if "method_" in state and _device_of(state["method_"]).type != "cpu":
-            state = {**state, "method_": copy.deepcopy(state["method_"]).cpu(), "_optimizers": []}
-        return state
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the fitted estimator to one safetensors file; nothing is pickled.
-
-        Args:
-            path: the file; refused if it exists, unless `overwrite`.
-            overwrite: replace what is there.
-        """
-        check_is_fitted(self, "method_")
-        return storage.save(self, Path(path), overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], **given: Any) -> Any:
-        """Read what `save` wrote.
-
-        Args:
-            path: the file.
-            given: parameters that no file can hold: the `net` (a module or callable), an own objective or activation.
-        """
-        return storage.load(Path(path), cls, given)
-
-    def _exportable(self) -> Any:
-        """What leaves Python, in single precision, on the CPU, in evaluation mode; see `bedl.deploy`."""
-        check_is_fitted(self, "method_")
-        from bedl.deploy import Exportable
-
-        module: nn.Module = copy.deepcopy(self.method_)
-        scale = self._scale()
-        if scale is not None:
-            module = InUnits(module, *(torch.as_tensor(part) for part in scale))
-        features = getattr(self, "feature_names_in_", None)
-        front = next((part for part in module.modules() if isinstance(part, Standardize)), None)
-        centre = torch.zeros(()) if front is None else front.loc.cpu().float()
-        return Exportable(
-            module=module.cpu().float().eval(),
-            example=centre.expand(2, *self.input_shape_).contiguous(),
-            task=self.task_,
-            feature_names=None if features is None else [str(name) for name in features],
-            **self._names(),
-        )
-
-    def _state(self) -> dict[str, Any]:
-        """What a subclass has learned beside the network, as JSON."""
-        return {}
-
-    def _set_state(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError

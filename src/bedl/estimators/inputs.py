@@ -15,7 +15,7 @@ from bedl.moments import Moments
 
 __all__ = [
     "Inputs",
-    "Table",
+    "TrainingSet",
     "check_noise",
     "check_targets",
     "column_moments",
@@ -29,7 +29,7 @@ ROWS = 8192
 
 
 @dataclasses.dataclass
-class Table:
+class TrainingSet:
     """Checked training data.
 
     Attributes:

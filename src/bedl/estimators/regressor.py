@@ -9,8 +9,9 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from bedl.estimators.base import PARTS, BEDLEstimator, parameters_of
+from bedl.estimators.base import PARTS, BEDLEstimator
 from bedl.estimators.inputs import check_targets, column_moments
+from bedl.estimators.signatures import parameters_of
 from bedl.heads import head_of
 
 __all__ = ["BEDLRegressor"]

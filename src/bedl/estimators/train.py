@@ -17,11 +17,13 @@ from bedl.training.data import Points, stream_seed
 
 __all__ = ["partial_train", "train"]
 
-Part = tuple[Points, Points | None]
+TrainAndHeldOut = tuple[Points, Points | None]
 _TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
 
 
-def train(estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: Recipe, seed: int) -> list[dict]:
+def train(
+    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seed: int
+) -> list[dict]:
     """Train all members, in place.
 
     Args:
@@ -72,7 +74,7 @@ def _together(members: Sequence[nn.Module], points: Points) -> bool:
 
 
 def _as_one(
-    estimator: Any, members: Sequence[Any], parts: Sequence[Part], plan: Recipe, seeds: Sequence[int]
+    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seeds: Sequence[int]
 ) -> list[dict]:
     held = [out for _, out in parts]
     stopping = None not in held
