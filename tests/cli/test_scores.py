@@ -109,7 +109,7 @@ def test_images_are_shown_as_images_also_of_a_table_that_does_not_say_so(tmp_pat
     words = ["--ood", "digits:mirrored", "--out", tmp_path / "p.html"]
     run("report", tmp_path / "m", tmp_path / "some.csv", *words, ok=True)
     page = (tmp_path / "p.html").read_text()
-    assert page.count("<img ") == 36
+    assert page.count("<img ") == 54
     assert "data:image/png" in page
     assert "AUROC" in page
 

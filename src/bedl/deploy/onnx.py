@@ -82,6 +82,7 @@ def export(
         )
     with written_whole(path, overwrite) as temporary:
         temporary.write_bytes(sealed(proto.SerializeToString()))
+        size = temporary.stat().st_size
         found: dict[str, Any] = {}
         if check or precision != "float32":
             points = points_around(prepared.example)
@@ -95,7 +96,7 @@ def export(
         task=task.name,
         precision=precision,
         nodes=len(proto.graph.node),
-        size=proto.ByteSize(),
+        size=size,
         size_ratio=proto.ByteSize() / full_size,
         seconds=time.perf_counter() - started,
         **found,
