@@ -20,7 +20,7 @@ from torch import nn
 
 from bedl.deploy.scaling import InUnits
 from bedl.estimators import storage
-from bedl.estimators.inputs import Inputs, Table, check_noise, column_moments, held_out, values_of
+from bedl.estimators.inputs import Inputs, Table, check_noise, column_moments, column_quartiles, held_out, values_of
 from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.scaling import standardize
 from bedl.estimators.train import partial_train, train
@@ -158,9 +158,33 @@ class BEDLEstimator(BaseEstimator):
         if self._members()[0].learns == "by itself":
             self.history_ = self._fit_by_itself(points)
             return self
+        if self.method_.folds:
+            self.history_ = self._fit_in_folds(points, plan, seed, continuing)
+            return self
         parts = list(self._parts(points, table, plan, seed))
         self.history_ = train(self, self._members(), parts, plan, seed)
         return self
+
+    def _fit_in_folds(self, points: Points, plan: Recipe, seed: int, continuing: bool) -> list[dict[str, Any]]:
+        """Let each member learn from the points outside its fold, then the whole from those inside."""
+        name, folds, members = self.built_[0], self.method_.folds, self._members()
+        for refused, what in ((continuing, "warm_start"), (plan.held_out > 0, "early_stopping")):
+            if refused:
+                raise ValueError(f"method {name!r} holds out folds and learns from all points at once; no {what}")
+        if points.n < folds:
+            raise ValueError(f"method {name!r} has {folds} folds and {points.n} points that count; it needs as many")
+        fold = np.random.Generator(np.random.PCG64(stream_seed(seed, folds))).permutation(np.arange(points.n) % folds)
+        parts: list[tuple[Points, Points | None]] = []
+        for number in range(len(members)):
+            part = points.subset(np.flatnonzero(fold != number % folds))
+            part.n_train = points.n_train * part.n / points.n
+            parts.append((part, None))
+        rows = train(self, members, parts, plan, seed)
+        place = _device_of(self.method_)
+        own = slice(None) if points.index is None else torch.as_tensor(points.index)
+        x, y, weight = (None if part is None else part[own].to(place) for part in points.whole())
+        self.method_.finish(x, y, torch.as_tensor(fold, device=place), weight)
+        return rows
 
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
         """Let a method that takes no gradient steps learn from all points at once."""
@@ -178,7 +202,7 @@ class BEDLEstimator(BaseEstimator):
         if first:
             self._build(table, self._seed())
             self.n_seen_, self.history_ = 0.0, []
-        if self._members()[0].learns != "by steps":
+        if self._members()[0].learns != "by steps" or self.method_.folds:
             raise ValueError(f"method {self.built_[0]!r} learns from all points at once; use fit")
         if not getattr(self, "_optimizers", None):
             self._optimizers = [None] * len(self._members())
@@ -234,10 +258,9 @@ class BEDLEstimator(BaseEstimator):
     def _build(self, table: Table, seed: int) -> None:
         accelerated = self._device().type != "cpu"
         self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
+        self.built_ = registry.resolve(self.method, self._problem(None), self.method_options, len(table.X))
         scaling = self._scaling(table) if self.standardize else None
-        problem = self._problem(scaling)
-        self.built_ = registry.resolve(self.method, problem, self.method_options)
-        self.method_ = self._fresh(problem, seed)
+        self.method_ = self._fresh(self._problem(scaling), seed)
         counts = slice(None) if table.weight is None else table.weight > 0
         targets = torch.from_numpy(np.array(table.y[counts]))
         for member in self._members():
@@ -245,6 +268,8 @@ class BEDLEstimator(BaseEstimator):
                 member.head.prepare(targets)
 
     def _scaling(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        if self.standardize != "shared" and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
+            return column_quartiles(table.X, table.weight)
         if self.standardize != "shared":
             return column_moments(table.X, table.weight)
         flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
@@ -260,6 +285,8 @@ class BEDLEstimator(BaseEstimator):
         """The method that was chosen, or an ensemble of such, with fresh weights."""
         name, options = self.built_
         dtype = getattr(torch, self.dtype_)
+        if int(self.ensemble) > 1 and registry.get(name).sized is not None:
+            raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
         whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
         return whole if len(whole) > 1 else whole.members[0]
 

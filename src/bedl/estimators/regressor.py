@@ -100,11 +100,27 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         mean = self._shaped(prediction.mean)
         return (mean, self._shaped(prediction.std)) if return_std else mean
 
-    def predict_interval(self, X: Any, coverage: float = 0.9, X_var: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of the central interval that should hold the target with probability `coverage`."""
+    def predict_interval(
+        self, X: Any, coverage: float = 0.9, X_var: Any = None, calibrated: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the interval that should hold the target with probability `coverage`.
+
+        Args:
+            X: shape (n, n_features)
+            coverage: the probability.
+            X_var: variance of the noise in X, as in `fit`.
+            calibrated: where the method holds out folds (``"stack"``), as many standard deviations about the mean as
+                held that share of the rows that were held out. Otherwise, the quantiles of the prediction itself.
+        """
         if not 0 < coverage < 1:
             raise ValueError(f"coverage must lie between 0 and 1, not {coverage!r}")
-        lower, upper = self.predict_dist(X, X_var).interval(coverage)  # type: ignore[attr-defined]
+        prediction: Any = self.predict_dist(X, X_var)
+        factor = self.method_.interval_factor(coverage) if calibrated else None
+        if factor is None:
+            lower, upper = prediction.interval(coverage)
+        else:
+            reach = factor.to(prediction.std) * prediction.std
+            lower, upper = prediction.mean - reach, prediction.mean + reach
         return self._shaped(lower), self._shaped(upper)
 
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:

@@ -3,11 +3,12 @@
 `registry` offers them by name, for estimators, the command line and benches.
 """
 
-from bedl.methods import evidence, presets, registry  # whose names are registered in this order
+from bedl.methods import evidence, presets, registry, stack  # whose names are registered in this order
 from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.ensemble import Ensemble
 from bedl.methods.registry import Problem, register
+from bedl.methods.stack import Stack
 from bedl.objectives import Batch
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     # the methods
     "BEDL",
     "Ensemble",
+    "Stack",
     "evidence",
     "presets",
+    "stack",
 ]

@@ -93,6 +93,11 @@ class Method(nn.Module):
         """Draw what is random about this batch, so that it can be looked at twice."""
         return batch
 
+    @property
+    def prepares_many(self) -> bool:
+        """Whether `prepare` also takes the batches of many such methods at once, stacked along a dimension in front."""
+        return False
+
     def statistics(self, batch: Batch) -> Tensor:
         """The means over a prepared batch that the loss is a function of. shape: (k,)"""
         return self.loss(batch).reshape(1)
@@ -120,3 +125,25 @@ class Method(nn.Module):
     def members(self) -> Sequence[Method]:
         """The methods that learn: this one, unless it is made of several."""
         return [self]
+
+    # -- learning in folds ------------------------------------------------------------------------
+    @property
+    def folds(self) -> int:
+        """In how many parts the points are cut: member i learns without fold ``i % folds``. 0: in none."""
+        return 0
+
+    def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> None:
+        """Called once when the members have learned, with all points and the number of each one's fold.
+
+        Args:
+            x: shape (n, *input)
+            y: shape (n, D)
+            fold: shape (n,)
+            weight: how much each point counts; None: all the same. shape: (n,)
+        """
+
+    def interval_factor(self, coverage: float) -> Tensor | None:
+        """How many standard deviations about the mean hold a target with this probability, as seen on points that
+        were held out. None: nothing was held out for it. shape: (D,)
+        """
+        return None

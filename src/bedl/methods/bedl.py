@@ -64,6 +64,10 @@ class BEDL(Method):
         """Draw perturbed copies, if the objective looks at some."""
         return self.objective.prepare(batch, generator)
 
+    @property
+    def prepares_many(self) -> bool:
+        return self.objective.prepares_many
+
     def statistics(self, batch: Batch) -> Tensor:
         """What the objective averages over points. shape: (n_terms,)"""
         return self.objective.statistics(self.net, self.head, batch)

@@ -7,7 +7,7 @@ import difflib
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -63,6 +63,7 @@ class Problem:
 
 Build = Callable[..., Method]
 Choice = Callable[[Problem], tuple[str, dict[str, Any]]]
+Scaling = Literal["moments", "quartiles"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Registered:
         needs: packages it imports beyond those of bedl itself.
         extra: the extra of bedl that brings them.
         training: how it wants to be trained, by the number of points; None: as estimators do by default.
+        sized: options that follow from the number of points; None: there are none.
+        scaling: of columns in front of it: by their "moments", or by their "quartiles", which outliers do not move.
         build: makes the method, from a `Problem` and options; None for a name that stands for another choice.
         choice: for such a name, which method and options it stands for.
     """
@@ -86,6 +89,8 @@ class Registered:
     needs: tuple[str, ...] = ()
     extra: str | None = None
     training: Callable[[int], Training] | None = None
+    sized: Callable[[int], dict[str, Any]] | None = None
+    scaling: Scaling = "moments"
     build: Build | None = None
     choice: Choice | None = None
 
@@ -129,6 +134,8 @@ def register(
     needs: tuple[str, ...] = (),
     extra: str | None = None,
     training: Callable[[int], Training] | None = None,
+    sized: Callable[[int], dict[str, Any]] | None = None,
+    scaling: Scaling = "moments",
 ) -> Callable[[Build], Build]:
     """Decorator: offer a function (problem, **options) -> Method under a name.
 
@@ -139,7 +146,7 @@ def register(
     """
 
     def add(build: Build) -> Build:
-        _METHODS[name] = Registered(name, summary, tasks, needs, extra, training, build=build)
+        _METHODS[name] = Registered(name, summary, tasks, needs, extra, training, sized, scaling, build=build)
         return build
 
     return add
@@ -169,8 +176,17 @@ def get(name: str) -> Registered:
     raise UnknownMethodError(f"there is no method {name!r}; {hint}")
 
 
-def resolve(name: str, problem: Problem, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-    """The method and the options that a name stands for, so that the same can be built again later."""
+def resolve(
+    name: str, problem: Problem, options: Mapping[str, Any] | None = None, n: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The method and the options that a name stands for, so that the same can be built again later.
+
+    Args:
+        name: of the method.
+        problem: what it is for.
+        options: that the user chose.
+        n: the number of points, for options that follow from it.
+    """
     options, found = dict(options or {}), get(name)
     if found.choice is not None:
         if options:
@@ -178,4 +194,6 @@ def resolve(name: str, problem: Problem, options: Mapping[str, Any] | None = Non
         name, options = found.choice(problem)
         found = get(name)
     found.check(problem.task, options)
+    if found.sized is not None and n is not None:
+        options = {**found.sized(n), **options}
     return name, options

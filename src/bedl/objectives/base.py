@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.moments import Moments
 from bedl.objectives.batch import Batch
@@ -34,10 +35,15 @@ class ForwardPass:
         batch: the points.
         evidence: set where both the likelihood and the divergence (of this evidence) of the points will be asked
             for: a head can share most of the work between the two.
+        copies: set where the outputs for the points and for their copies will both be asked for: one pass makes both,
+            unless a layer of the network averages over the batch.
     """
 
-    def __init__(self, net: nn.Module, head: Head, batch: Batch, evidence: Evidence | None = None):
+    def __init__(
+        self, net: nn.Module, head: Head, batch: Batch, evidence: Evidence | None = None, copies: bool = False
+    ):
         self.net, self.head, self.batch, self.evidence = net, head, batch, evidence
+        self.together = copies and not any(isinstance(module, _BatchNorm) for module in net.modules())
         # not functools.cached_property: its lock stops torch.compile
         self._outputs: Moments | None = None
         self._perturbed: Moments | None = None
@@ -46,16 +52,21 @@ class ForwardPass:
     @property
     def outputs(self) -> Moments:
         """What the head reads, for `batch.x`. shape: (n, n_outputs)"""
-        if self._outputs is None:
+        if self._outputs is None and self.together:
+            both = self.net(torch.cat([self.batch.x, self.batch.perturbed]))  # type: ignore[list-item]
+            self._outputs, self._perturbed = both.split(len(self.batch.x))
+        elif self._outputs is None:
             self._outputs = self.net(self.batch.x)
         return self._outputs
 
     @property
     def outputs_perturbed(self) -> Moments:
         """The same for `batch.perturbed`. shape: (n, n_outputs)"""
-        if self._perturbed is None:
+        if self._perturbed is None and self.together:
+            _ = self.outputs
+        elif self._perturbed is None:
             self._perturbed = self.net(self.batch.perturbed)
-        return self._perturbed
+        return self._perturbed  # type: ignore[return-value]
 
     def log_marginal(self) -> Tensor:
         """log p(y_n | x_n). shape: (n,)"""
@@ -85,9 +96,19 @@ class Objective(abc.ABC):
         """Of which evidence this term wants the divergence at the points themselves, if it does."""
         return None
 
+    @property
+    def asks_copies(self) -> bool:
+        """Whether this term looks at the batch's perturbed copies, which may then go through the network with it."""
+        return False
+
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """Draw whatever is random in this term, once per batch, and put it into the batch."""
         return batch
+
+    @property
+    def prepares_many(self) -> bool:
+        """Whether `prepare` also takes batches of many networks at once, stacked along a dimension in front."""
+        return type(self).prepare is Objective.prepare
 
     @abc.abstractmethod
     def statistic(self, forward: ForwardPass) -> Tensor:
@@ -148,6 +169,11 @@ class Sum:
         """Whether the cost of many points is the mean of the costs of its parts."""
         return all(term.additive for term in self.terms)
 
+    @property
+    def prepares_many(self) -> bool:
+        """Whether `prepare` also takes batches of many networks at once; see `Objective`."""
+        return all(term.prepares_many for term in self.terms)
+
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """Every term's random choices for this batch."""
         for term in self.terms:
@@ -157,7 +183,8 @@ class Sum:
     def statistics(self, net: nn.Module, head: Head, batch: Batch) -> Tensor:
         """What each term averages over the points. shape: (n_terms,)"""
         asked = [term.asks_divergence for term in self.terms if term.asks_divergence is not None]
-        forward = ForwardPass(net, head, batch, asked[0] if asked else None)
+        copies = any(term.asks_copies for term in self.terms)
+        forward = ForwardPass(net, head, batch, asked[0] if asked else None, copies)
         return torch.stack([term.statistic(forward) for term in self.terms])
 
     def combine(self, statistics: Tensor, n_train: int | Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bedl.objectives.base import ForwardPass, Objective
 from bedl.objectives.batch import Batch
-from bedl.objectives.perturbations import Perturbation, with_copies
+from bedl.objectives.perturbations import Perturbation, takes_many, with_copies
 
 __all__ = ["Known", "Unknown"]
 
@@ -90,6 +90,14 @@ class Unknown(Objective):
     def __post_init__(self) -> None:
         if not isinstance(self.strength, Tensor) and not self.strength >= 0:
             raise ValueError(f"Unknown: strength must be at least 0, not {self.strength}")
+
+    @property
+    def asks_copies(self) -> bool:
+        return True
+
+    @property
+    def prepares_many(self) -> bool:
+        return takes_many(self.perturbation)
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         return with_copies(batch, self.perturbation, generator)

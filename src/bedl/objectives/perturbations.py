@@ -31,6 +31,7 @@ __all__ = [
     "perturbation_for",
     "shuffle_blocks",
     "smooth_blobs",
+    "takes_many",
     "with_copies",
 ]
 
@@ -130,10 +131,10 @@ def permute_columns(x: Tensor, generator: Generator | None = None) -> Tensor:
     """Permute each column by itself across rows: every column keeps its values, what held them together is gone.
 
     Args:
-        x: a table. shape: (n, columns)
+        x: a table. shape: (*tables, n, columns)
         generator: source of randomness.
     """
-    return x.gather(0, _rand(x, *x.shape, generator=generator).argsort(0))
+    return x.gather(-2, _rand(x, *x.shape, generator=generator).argsort(-2))
 
 
 def outside_range(x: Tensor, generator: Generator | None = None, reach: float = 1.0) -> Tensor:
@@ -185,24 +186,32 @@ def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: floa
     some columns anywhere, up to far outside; or columns that do not belong together.
 
     Args:
-        x: a table. shape: (n, columns)
+        x: a table, or several. shape: (*tables, n, columns)
         generator: source of randomness.
         reach: how much of what is anywhere lies far outside: half of it beyond 0.58 · reach standard deviations.
     """
-    n, columns = x.shape
-    loc, std = x.mean(0), x.std(0, correction=0)
+    row, table = (*x.shape[:-1], 1), x.shape
+    loc, std = x.mean(-2, keepdim=True), x.std(-2, correction=0, keepdim=True)
     std = torch.where(std > 0, std, 1.0)
     rand = functools.partial(_rand, x, generator=generator)
-    size = torch.exp(math.log(0.1) + math.log(20.0) * rand(n, 1))
-    normal = torch.special.ndtri(rand(n, columns).clamp(1e-6, 1 - 1e-6))
+    size = torch.exp(math.log(0.1) + math.log(20.0) * rand(*row))
+    normal = torch.special.ndtri(rand(*table).clamp(1e-6, 1 - 1e-6))
     near = x + size * normal * std
-    uniform = (2 * rand(n, columns) - 1) * 0.999
+    uniform = (2 * rand(*table) - 1) * 0.999
     anywhere = loc + std * reach * uniform * torch.rsqrt(1 - uniform.square())
-    score = rand(n, columns)
-    far = torch.where((score < rand(n, 1)) | (score == score.amin(1, keepdim=True)), anywhere, x)
-    mixed = permute_columns(x, generator) if columns > 1 else far
-    kind = rand(n, 1)
+    score = rand(*table)
+    far = torch.where((score < rand(*row)) | (score == score.amin(-1, keepdim=True)), anywhere, x)
+    mixed = permute_columns(x, generator) if x.shape[-1] > 1 else far
+    kind = rand(*row)
     return torch.where(kind < 0.5, near, torch.where(kind < 0.75, far, mixed))
+
+
+around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes_many`
+
+
+def takes_many(perturbation: Perturbation | None) -> bool:
+    """Whether a perturbation makes copies of many tables in one call: it says so by an attribute `many_tables`."""
+    return bool(getattr(perturbation, "many_tables", False))
 
 
 def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Generator | None = None) -> Batch:

@@ -149,7 +149,7 @@ def normal_entropy(variance: Tensor) -> Tensor:
 
 @dataclasses.dataclass
 class NormalMixturePredictive(_RealPredictive):
-    """Prediction of D real targets by M members of equal weight, each a normal.
+    """Prediction of D real targets by M members, each a normal.
 
     The variances follow the law of total variance: each part is the members' mean, and the variance of their means
     comes on top of ``model``. Density, quantiles and intervals are those of the mixture itself, which
@@ -160,32 +160,50 @@ class NormalMixturePredictive(_RealPredictive):
         members_data: members' variances of the noise. shape: (*batch, D, M)
         members_distributional: members' variances for lack of evidence. shape: (*batch, D, M)
         members_model: members' variances of the mean. shape: (*batch, D, M)
+        log_weights: logarithms of the members' weights, which add up to 1; equal ones by default. A member speaks for
+            all D targets, so it has one weight. shape: (*batch, 1, M)
+
+    Example:
+        >>> import torch
+        >>> means, ones = torch.tensor([[[0.0, 4.0]]]), torch.ones(1, 1, 2)
+        >>> p = NormalMixturePredictive(means, ones, 0 * ones, 0 * ones, torch.tensor([[[0.75, 0.25]]]).log())
+        >>> p.mean.item(), p.data.item(), p.model.item()
+        (1.0, 1.0, 3.0)
     """
 
     means: Tensor
     members_data: Tensor
     members_distributional: Tensor
     members_model: Tensor
+    log_weights: Tensor = None  # type: ignore[assignment]  # a tensor from the start on
+
+    def __post_init__(self) -> None:
+        if self.log_weights is None:
+            self.log_weights = torch.full_like(self.means[..., :1, :], -math.log(self.means.shape[-1]))
+
+    def _average(self, values: Tensor) -> Tensor:
+        """The weighted mean over the members. values: shape (*batch, D, M) -> (*batch, D)"""
+        return (self.log_weights.exp() * values).sum(-1)
 
     @property
     def mean(self) -> Tensor:
         """shape: (*batch, D)"""
-        return self.means.mean(-1)
+        return self._average(self.means)
 
     @property
     def data(self) -> Tensor:
         """shape: (*batch, D)"""
-        return self.members_data.mean(-1)
+        return self._average(self.members_data)
 
     @property
     def distributional(self) -> Tensor:
         """shape: (*batch, D)"""
-        return self.members_distributional.mean(-1)
+        return self._average(self.members_distributional)
 
     @property
     def model(self) -> Tensor:
         """shape: (*batch, D)"""
-        return self.members_model.mean(-1) + self.means.var(-1, correction=0)
+        return self._average(self.members_model + (self.means - self.mean[..., None]).square())
 
     @property
     def _stds(self) -> Tensor:
@@ -198,10 +216,10 @@ class NormalMixturePredictive(_RealPredictive):
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of the targets jointly: a member speaks for all D of them. y shape: (*batch, D) -> (*batch)"""
         members = normal_log_density(self._targets(y)[..., None], self.means, self._log_variances).sum(-2)
-        return torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
+        return torch.logsumexp(members + self.log_weights[..., 0, :], -1)
 
     def cdf(self, y: Tensor) -> Tensor:
-        return torch.special.ndtr((self._targets(y)[..., None] - self.means) / self._stds).mean(-1)
+        return self._average(torch.special.ndtr((self._targets(y)[..., None] - self.means) / self._stds))
 
     def quantile(self, q: float | Tensor) -> Tensor:
         """By bisection between the members' own quantiles, which enclose the mixture's; see the base class."""
@@ -217,25 +235,28 @@ class NormalMixturePredictive(_RealPredictive):
     @property
     def entropy(self) -> Tensor:
         """Differential entropies, summed over the targets, by 32 Gauss-Hermite nodes per member. shape: (*batch)"""
-        nodes, weights = gauss.tensors(gauss.hermite(32), self.means)
-        y = self.means[..., None] + self._stds[..., None] * nodes  # shape: (*batch, D, M, Q)
-        own = self.means[..., None, None, :], self._log_variances[..., None, None, :]
-        members = normal_log_density(y[..., None], *own)
-        log_density = torch.logsumexp(members, -1) - math.log(self.means.shape[-1])
-        return -(log_density * weights).sum(-1).mean(-1).sum(-1)
+        own = self.means[..., None, :], self._log_variances[..., None, :]
+        entropy = torch.zeros_like(self.mean)
+        for node, weight in zip(*gauss.tensors(gauss.hermite(32), self.means), strict=True):
+            y = self.means + self._stds * node  # one node at a time: there may be a hundred members
+            density = normal_log_density(y[..., None], *own) + self.log_weights[..., None, :]
+            entropy = entropy - weight * self._average(torch.logsumexp(density, -1))
+        return entropy.sum(-1)
 
     def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
         """``n`` draws; each takes one member for all its targets. shape: (n, *batch, D)"""
         device, dtype = self.means.device, self.means.dtype
         batch, members = self.means.shape[:-2], self.means.shape[-1]
-        member = torch.randint(members, (n, *batch, 1, 1), device=device, generator=generator)
-        member = member.expand(n, *self.means.shape[:-1], 1)
+        shares = self.log_weights.exp().cumsum(-1)
+        place = torch.rand((n, *batch, 1, 1), dtype=dtype, device=device, generator=generator)
+        member = (place > shares).sum(-1, keepdim=True).clamp(max=members - 1).expand(n, *self.means.shape[:-1], 1)
         noise = torch.randn((n, *self.means.shape[:-1]), dtype=dtype, device=device, generator=generator)
         mean, std = (leaf.expand(n, *leaf.shape).gather(-1, member)[..., 0] for leaf in (self.means, self._stds))
         return mean + std * noise
 
     def mixed(self) -> NormalMixturePredictive:
-        parts = (self.means, self.members_data, self.members_distributional, self.members_model)
+        log_weights = self.log_weights - math.log(len(self.means))
+        parts = (self.means, self.members_data, self.members_distributional, self.members_model, log_weights)
         return NormalMixturePredictive(*(part.movedim(0, -2).flatten(-2) for part in parts))
 
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalMixturePredictive:
@@ -245,7 +266,8 @@ class NormalMixturePredictive(_RealPredictive):
         )
         square = scale.square()
         parts = (self.members_data, self.members_distributional, self.members_model)
-        return NormalMixturePredictive(loc + scale * self.means, *(part * square for part in parts))
+        data, distributional, model = (part * square for part in parts)
+        return NormalMixturePredictive(loc + scale * self.means, data, distributional, model, self.log_weights)
 
 
 register(NormalPredictive)

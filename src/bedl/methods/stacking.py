@@ -1,0 +1,131 @@
+"""Closed forms behind the stack: weights of a mixture by EM, and Bayesian linear regression by its evidence.
+
+Pure functions of tensors, in double precision.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["LinearPosterior", "bayesian_linear", "held_out_quantile", "mixture_weights"]
+
+RATIOS = torch.linspace(-8.0, 12.0, 81, dtype=torch.float64).exp()  # precision of the weights over that of the noise
+LEAST_NOISE = 1e-8  # variance, in units of a standardised target
+
+
+def mixture_weights(
+    log_densities: Tensor, weight: Tensor | None = None, steps: int = 200, prior: float = 1.0
+) -> Tensor:
+    """The weights of a mixture that make points most likely, by EM from equal weights: a convex problem.
+
+    Args:
+        log_densities: of each point under each component; not of points that the component was fitted to.
+            shape: (n, components)
+        weight: how much each point counts. shape: (n,)
+        steps: of EM.
+        prior: so many points more, spread evenly over the components.
+
+    Returns:
+        shape (components,), positive, of sum 1
+
+    Example:
+        >>> log_densities = torch.tensor([[0.8, 0.1], [0.8, 0.1], [0.1, 0.8], [0.8, 0.1]]).log()
+        >>> [round(w, 2) for w in mixture_weights(log_densities, prior=0.0).tolist()]
+        [0.82, 0.18]
+    """
+    log_densities = log_densities.double()
+    n, components = log_densities.shape
+    counts = torch.ones(n, dtype=torch.float64) if weight is None else weight.double().cpu()
+    density = (log_densities - log_densities.amax(1, keepdim=True)).exp().cpu()
+    weights = torch.full((components,), 1 / components, dtype=torch.float64)
+    for _ in range(steps):
+        share = counts / (density @ weights)
+        weights = (weights * (share @ density) + prior / components) / (counts.sum() + prior)
+    return weights
+
+
+class LinearPosterior(NamedTuple):
+    """Bayesian linear regression of T targets on d columns, as learned.
+
+    Attributes:
+        centre: mean of the columns. shape: (d,)
+        intercept: mean of the targets. shape: (T,)
+        coefficients: their expected values. shape: (T, d)
+        covariance: of the coefficients. shape: (T, d, d)
+        noise: variance of the targets about the line. shape: (T,)
+        size: how many points it was learned from. shape: ()
+    """
+
+    centre: Tensor
+    intercept: Tensor
+    coefficients: Tensor
+    covariance: Tensor
+    noise: Tensor
+    size: Tensor
+
+
+def bayesian_linear(x: Tensor, y: Tensor, weight: Tensor | None = None) -> LinearPosterior:
+    """Linear regression whose ratio of prior to noise precision maximises the evidence, for each target by itself.
+
+    D. MacKay, "Bayesian Interpolation", Neural Computation 1992. The noise that maximises the evidence is multiplied by
+    n / (n − 1 − degrees of freedom): it is to hold for points that were not seen.
+
+    Args:
+        x: scaled columns. shape: (n, d)
+        y: targets, standardised. shape: (n, T)
+        weight: how much each point counts. shape: (n,)
+
+    Example:
+        >>> x = torch.linspace(-1, 1, 50)[:, None]
+        >>> fitted = bayesian_linear(x, 3 * x + 1)
+        >>> round(fitted.coefficients.item(), 2), round(fitted.intercept.item(), 2)
+        (3.0, 1.0)
+    """
+    x, y = x.double(), y.double()
+    counts = torch.ones(len(x), dtype=torch.float64, device=x.device) if weight is None else weight.double()
+    n = counts.sum()
+    centre, intercept = counts @ x / n, counts @ y / n
+    root = counts.sqrt()[:, None]
+    a, t = root * (x - centre), root * (y - intercept)
+    squares, basis = torch.linalg.eigh(a.T @ a)
+    squares = squares.clamp_min(0.0)  # shape: (d,)
+    along = basis.T @ (a.T @ t)  # shape: (d, T)
+    ratios = RATIOS.to(x.device)
+    shrunk = 1 / (squares + ratios[:, None])  # shape: (ratios, d)
+    residual = t.square().sum(0) - shrunk @ along.square()  # of the ridge estimate, penalty included: (ratios, T)
+    spread = (residual / n).clamp_min(LEAST_NOISE)
+    evidence = -0.5 * n * spread.log() - 0.5 * torch.log1p(squares / ratios[:, None]).sum(1, keepdim=True)
+    best = evidence.argmax(0)  # shape: (T,)
+    inverse = shrunk[best]  # shape: (T, d)
+    freedom = (squares * inverse).sum(1)
+    noise = spread.gather(0, best[None])[0] * torch.where(n > 2 + freedom, n / (n - 1 - freedom).clamp_min(1.0), 2.0)
+    coefficients = (inverse * along.T) @ basis.T
+    covariance = noise[:, None, None] * (basis * inverse[:, None, :]) @ basis.T
+    return LinearPosterior(centre, intercept, coefficients, covariance, noise, n)
+
+
+def held_out_quantile(scores: Tensor, mass: Tensor, coverage: float) -> Tensor:
+    """The score that a new point stays below with probability `coverage`: the ⌈coverage · (n + 1)⌉-th smallest.
+
+    V. Vovk, "Cross-conformal predictors", Annals of Mathematics and AI 2015.
+
+    Args:
+        scores: of points that were held out, ascending. shape: (n, T)
+        mass: how many points there are up to each, itself included; weights count. shape: (n, T)
+        coverage: a probability.
+
+    Returns:
+        shape (T,); infinite where so few points cannot say it
+
+    Example:
+        >>> scores = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+        >>> [held_out_quantile(scores, torch.arange(1.0, 5.0)[:, None], c).item() for c in (0.6, 0.61, 0.9)]
+        [3.0, 4.0, inf]
+    """
+    wanted = coverage * (mass[-1] + 1) * (1 - 1e-6)  # not one point more for rounding's sake
+    place = (mass < wanted).sum(0)
+    padded = torch.cat([scores, torch.full_like(scores[:1], torch.inf)])
+    return padded.gather(0, place[None])[0]
