@@ -144,7 +144,7 @@ class Stack(Method):
         means = mean[..., :, None, :].expand(*mean.shape[:-1], len(self.scales), self.folds).flatten(-3)
         log_weights = (self.weights / self.folds).log()[..., None].expand(-1, -1, self.folds).flatten()
         data, distributional, model = scaled
-        return NormalMixturePredictive(means, data, distributional, model, log_weights.expand(len(means), 1, -1))
+        return NormalMixturePredictive(means, data, distributional, model, log_weights.expand(means.shape[0], 1, -1))
 
     def _groups(self, x: Tensor | Moments) -> list[Tensor]:
         """Mean, data, distributional and model of all members. shapes: (n, T, groups, folds)"""

@@ -70,8 +70,8 @@ class LinearPosterior(NamedTuple):
 def bayesian_linear(x: Tensor, y: Tensor, weight: Tensor | None = None) -> LinearPosterior:
     """Linear regression whose ratio of prior to noise precision maximises the evidence, for each target by itself.
 
-    D. MacKay, "Bayesian Interpolation", Neural Computation 1992. The noise that maximises the evidence is multiplied by
-    n / (n − 1 − degrees of freedom): it is to hold for points that were not seen.
+    D. MacKay, "Bayesian Interpolation", Neural Computation 1992. The noise that maximises the evidence allows for the
+    degrees of freedom of the coefficients; n / (n − 1) allows for the intercept's.
 
     Args:
         x: scaled columns. shape: (n, d)
@@ -100,8 +100,7 @@ def bayesian_linear(x: Tensor, y: Tensor, weight: Tensor | None = None) -> Linea
     evidence = -0.5 * n * spread.log() - 0.5 * torch.log1p(squares / ratios[:, None]).sum(1, keepdim=True)
     best = evidence.argmax(0)  # shape: (T,)
     inverse = shrunk[best]  # shape: (T, d)
-    freedom = (squares * inverse).sum(1)
-    noise = spread.gather(0, best[None])[0] * torch.where(n > 2 + freedom, n / (n - 1 - freedom).clamp_min(1.0), 2.0)
+    noise = spread.gather(0, best[None])[0] * n / (n - 1).clamp_min(0.5 * n)  # of one point, twice
     coefficients = (inverse * along.T) @ basis.T
     covariance = noise[:, None, None] * (basis * inverse[:, None, :]) @ basis.T
     return LinearPosterior(centre, intercept, coefficients, covariance, noise, n)
