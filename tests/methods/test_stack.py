@@ -15,6 +15,7 @@ from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
 from bedl.methods import Problem, Stack, registry
 from bedl.methods.stack import LinearMember
+from tests.methods.test_evidence import check_gap_and_beyond, sine, std
 
 QUICK: dict[str, Any] = {"method": "stack", "hidden_layers": (16,), "epochs": 40, "random_state": 0, "device": "cpu"}
 
@@ -121,6 +122,16 @@ def test_a_row_says_nothing_to_the_linear_model_that_holds_it_out() -> None:
     assert changed.tolist() == [True, True, True, False, True]
 
 
+def test_the_line_ends_somewhere(model: BEDLRegressor) -> None:
+    far = np.array([[1e3, 0, 0], [1e6, 0, 0], [1e30, 0, 0]], dtype=np.float32)
+    mean, std = model.predict(far, return_std=True)
+    assert (abs(mean - 500) < 40).all()
+    assert (std > 1.2).all()
+    assert (std < 40).all()
+    outside = linear(1, noise=0.0)[0] * [[0, 0, 1]] + [[4.0, -4.0, 0.0]]  # a little: it still holds
+    assert model.predict(outside)[0] == pytest.approx(516, abs=1.5)
+
+
 def test_files_clones_and_seeds(model: BEDLRegressor, tmp_path: Path) -> None:
     X, _ = linear(20, seed=3)
     again = load(model.save(tmp_path / "model.safetensors"))
@@ -198,3 +209,20 @@ def test_size_decides() -> None:
     assert registry.resolve("stack", problem, n=100)[1] == {"folds": 5, "groups": 2}
     assert registry.resolve("stack", problem, n=50_000)[1] == {"folds": 5, "groups": 1}
     assert registry.resolve("stack", problem, {"folds": 3}, n=100)[1] == {"folds": 3, "groups": 2}
+
+
+@pytest.mark.slow
+def test_it_knows_where_it_has_seen_nothing() -> None:
+    """A sine with a gap, as in `test_evidence`, by the whole ensemble."""
+    fitted, medians = {}, {}
+    for n, noise in ((500, 1.0), (500, 3.0), (5000, 1.0)):
+        X, y = sine(n, seed=0, noise=noise)
+        fitted[n, noise] = BEDLRegressor(method="stack", random_state=0, device="cpu").fit(X, y)
+        medians[n, noise] = float(np.median(np.sqrt(fitted[n, noise].uncertainty(X).epistemic)))
+    for n in (500, 5000):
+        check_gap_and_beyond(fitted[n, 1.0], medians[n, 1.0])
+    assert medians[500, 1.0] > 1.7 * medians[5000, 1.0]
+    assert 1 / 1.5 < medians[500, 3.0] / medians[500, 1.0] < 1.5
+    for low, high in ((-3, -1), (1, 3)):
+        true = (0.05 + 0.1 * (np.linspace(low, high, 60) + 3)).mean()
+        assert std(fitted[5000, 1.0], "data", low, high).mean() == pytest.approx(true, rel=0.15)

@@ -37,6 +37,8 @@ CHUNK = 4096  # rows that are predicted together
 class LinearMember(nn.Module):
     """A Bayesian linear regression per fold, as buffers.
 
+    It goes on along its line as far outside the data as these are wide, and no further: beyond, nothing is known.
+
     Args:
         folds: how many.
         n_columns: of the table.
@@ -50,6 +52,8 @@ class LinearMember(nn.Module):
     covariance: Tensor
     noise: Tensor
     size: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, folds: int, n_columns: int, n_targets: int, front: nn.Module | None = None):
         super().__init__()
@@ -60,10 +64,14 @@ class LinearMember(nn.Module):
             self.register_buffer(
                 name, torch.ones(folds, *shape) if name in ("noise", "size") else torch.zeros(folds, *shape)
             )
+        self.register_buffer("low", torch.full((d,), -torch.inf))
+        self.register_buffer("high", torch.full((d,), torch.inf))
 
     def fit(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None) -> None:
         """Learn, for each fold, from the rows outside it; noise of inputs is not considered."""
         z = as_moments(self.front(x)).loc
+        low, high = z.amin(0), z.amax(0)
+        self.low, self.high = 2 * low - high, 2 * high - low
         for k in range(len(self.size)):
             rows = fold != k
             learned = bayesian_linear(z[rows], y[rows], None if weight is None else weight[rows])
@@ -73,7 +81,7 @@ class LinearMember(nn.Module):
     def forward(self, x: Tensor | Moments) -> NormalPredictive:
         """What each fold's regression says. shapes of the parts: (folds, n, T)"""
         z = as_moments(self.front(x))
-        away = z.loc - self.centre[:, None]  # shape: (folds, n, d)
+        away = torch.minimum(torch.maximum(z.loc, self.low), self.high) - self.centre[:, None]  # shape: (folds, n, d)
         mean = self.intercept[:, None] + away @ self.coefficients.mT
         inside = ((away[:, None] @ self.covariance) * away[:, None]).sum(-1).mT  # shape: (folds, n, T)
         data = self.noise[:, None].expand_as(mean)

@@ -35,8 +35,8 @@ class ForwardPass:
         batch: the points.
         evidence: set where both the likelihood and the divergence (of this evidence) of the points will be asked
             for: a head can share most of the work between the two.
-        copies: set where the outputs for the points and for their copies will both be asked for: one pass makes both,
-            unless a layer of the network averages over the batch.
+        copies: set where the outputs for the copies will be asked for, too: whoever asks for those of the points first
+            gets both of one pass, unless a layer of the network averages over the batch.
     """
 
     def __init__(
@@ -62,11 +62,9 @@ class ForwardPass:
     @property
     def outputs_perturbed(self) -> Moments:
         """The same for `batch.perturbed`. shape: (n, n_outputs)"""
-        if self._perturbed is None and self.together:
-            _ = self.outputs
-        elif self._perturbed is None:
+        if self._perturbed is None:
             self._perturbed = self.net(self.batch.perturbed)
-        return self._perturbed  # type: ignore[return-value]
+        return self._perturbed
 
     def log_marginal(self) -> Tensor:
         """log p(y_n | x_n). shape: (n,)"""
