@@ -106,3 +106,29 @@ def test_copies_reach_gaps_and_far_outside(columns: int) -> None:
     assert 0.05 < (first.abs() < 0.5).float().mean() < 0.6
     assert (first.abs() > 6).float().mean() > 0.01
     assert (copies != x).any(1).float().mean() > 0.95
+
+
+def test_copies_of_many_tables_are_each_of_its_own() -> None:
+    """Tables that lie far apart: no copy mixes them, and each has the spread of its own."""
+    x = torch.stack([torch.randn(500, 3), 1e6 + 10 * torch.randn(500, 3), -1e6 + 0.1 * torch.randn(500, 3)])
+    copies = around_and_beyond(x, torch.Generator().manual_seed(0))
+    assert copies.shape == x.shape
+    inner = (copies - x.mean(1, keepdim=True)).abs().median(1).values / x.std(1)
+    assert ((inner > 0.4) & (inner < 3)).all()
+
+
+class Averaging(nn.BatchNorm1d):
+    """Looks at the batch as a whole, so copies must not be in it."""
+
+
+@pytest.mark.parametrize("front", [nn.Identity, lambda: Averaging(2)])
+def test_points_and_copies_in_one_pass_or_in_two(front) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    net = nn.Sequential(front(), GaussianLinear(2, 3)).double()
+    x, copies = torch.randn(2, 8, 2, dtype=torch.float64)
+    batch = Batch(x, x[:, :1], 8, perturbed=copies)
+    one, two = (ForwardPass(net, Normal(1), batch, copies=together) for together in (True, False))
+    for name in ("outputs", "outputs_perturbed"):
+        torch.testing.assert_close(getattr(one, name).loc, getattr(two, name).loc)
+        torch.testing.assert_close(getattr(one, name).variance, getattr(two, name).variance)
+    assert one.together == isinstance(net[0], nn.Identity)
