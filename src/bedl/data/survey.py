@@ -198,7 +198,7 @@ def _style(column: ColumnSurvey, decimal: str) -> str | None:
     if len(fits) == 2 and column.marked:
         row, value = column.unlike["number"]
         raise DataError(
-            f"column {listed([column.name])} holds numbers such as {listed([value])} (row {row}): is their mark for "
+            f"column {listed([column.name])} holds numbers such as {listed([str(value)])} (row {row}): is their mark for "
             "thousands or for decimals? Say which mark comes before decimals: --decimal . or --decimal ,"
         )
     return min(fits) if fits else None
