@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -50,3 +52,25 @@ def test_places_are_refused_with_a_remedy(tmp_path):
         refuse_unwritable(tmp_path / "no" / "a", True)
     with pytest.raises(OutputFileError, match="cannot be written to"), written_whole(tmp_path / "no" / "a"):
         pass
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bedl.files import written_whole
+
+with written_whole(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path):
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path / "a.csv"], check=False)
+    assert len(os.listdir(tmp_path)) == 1
+    write_atomically(tmp_path / "b.csv", b"")  # another file: nothing is removed for it
+    with written_whole(tmp_path / "c.csv"), written_whole(tmp_path / "c.csv") as inner:  # a writer that lives
+        inner.write_text("")
+    assert len(os.listdir(tmp_path)) == 3
+    write_atomically(tmp_path / "a.csv", b"whole")
+    assert sorted(os.listdir(tmp_path)) == ["a.csv", "b.csv", "c.csv"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bedl.errors import BEDLError
@@ -53,7 +55,7 @@ def _exists(path: Path) -> OutputExistsError:
 
 
 class PendingFile:
-    """A hidden file beside `path` that takes its place when it is complete.
+    """A hidden file beside `path` that takes its place when it is complete; those of killed processes are removed.
 
     Args:
         path: where the file is to be.
@@ -66,8 +68,10 @@ class PendingFile:
 
     def __init__(self, path: Path, overwrite: bool = True):
         self.path, self.overwrite = path, overwrite
+        prefix, suffix = f".{path.stem}.{_MACHINE}-", f".part{path.suffix}"
+        _remove_orphans(path.parent, prefix, suffix)
         try:
-            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=f".part{path.suffix}")
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{prefix}{os.getpid()}-", suffix=suffix)
         except OSError as error:
             raise OutputFileError(
                 f"{path.parent} cannot be written to: {error.strerror}. Choose another folder"
@@ -102,6 +106,31 @@ class PendingFile:
     def discard(self) -> None:
         """Remove the hidden file, if it is still there."""
         self.temporary.unlink(missing_ok=True)
+
+
+_MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def _remove_orphans(folder: Path, prefix: str, suffix: str) -> None:
+    """Removes what processes of this machine left that were killed while they wrote the same file."""
+    if os.name != "posix":
+        return
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith(prefix) and name.endswith(suffix):
+                process = name[len(prefix) :].partition("-")[0]
+                if process.isdigit() and not _lives(int(process)):
+                    (folder / name).unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # no signal, only the question
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @contextmanager

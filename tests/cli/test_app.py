@@ -77,16 +77,55 @@ def test_without_typer_there_is_a_hint():
     assert process.stderr == ("Error: the command line needs typer and rich: pip install 'bedl[cli]'\n")
 
 
+IMPORTS_ARE_STOPPED = """
+import signal, sys, os
+
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+
+from bedl.cli import main
+sys.meta_path.insert(0, Stop())
+main()
+"""
+
+
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_stop_right_at_the_beginning(name, code):
+    process = subprocess.run(
+        [sys.executable, "-c", IMPORTS_ARE_STOPPED, name], capture_output=True, text=True, check=False
+    )
+    assert (process.returncode, process.stderr) == (code, "Stopped.\n")
+
+
+def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
+    from bedl.cli import Terminated, onlooker
+
+    def stop(self, run, row):
+        raise Terminated
+
+    words = ["fit", shelf / "flowers.csv", "-t", "kind", "--epochs", 2, "--out", tmp_path / "m"]
+    with monkeypatch.context() as patch:
+        patch.setattr(onlooker.TrainingBar, "on_epoch", stop)
+        said = run(*words)
+    assert said.exit_code == 143
+    assert "--resume" in said.stderr
+    assert os.listdir(tmp_path) == ["m.partial"]
+    run(*words, "--resume", ok=True)
+
+
 @pytest.mark.slow
-def test_a_real_interrupt(tmp_path):
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_real_interrupt(tmp_path, name, code):
     words = ["fit", "digits:train", "--epochs", "500", "--out", tmp_path / "m"]
     process = spawn(*words)
     deadline = time.monotonic() + 90
     while not list((tmp_path / "m.partial").glob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(getattr(signal, name))
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "--resume" in errors
     assert "Traceback" not in errors
     assert list((tmp_path / "m.partial").glob("checkpoints/*.safetensors"))

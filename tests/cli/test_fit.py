@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bedl.tabular.encoded import split
+from bedl.files import OutputFileError
+from bedl.tabular.encoded import _write_rows, split
 from tests.cli.verbs import run
 
 
@@ -149,3 +151,10 @@ def test_the_same_seed_gives_the_same_model(shelf, tmp_path):
         run("fit", shelf / "flowers.csv", "-t", "kind", "--epochs", 1, "--out", tmp_path / name, ok=True)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process():
+    x = np.zeros((3000, 10), dtype=np.float32)
+    with pytest.raises(OutputFileError, match="Is the disk full"):
+        _write_rows(Path("/dev/full"), x, np.arange(3000), 100)

@@ -96,7 +96,8 @@ def test_batches_make_no_difference(houses, shelf, monkeypatch):
     whole = frame(run("predict", houses, shelf / "houses.csv", ok=True).stdout)
     monkeypatch.setattr("bedl.tabular.rows.NUMBERS", 100)
     parts = frame(run("predict", houses, shelf / "houses.csv", ok=True).stdout)
-    pandas.testing.assert_frame_equal(whole, parts, rtol=1e-5)
+    # relative to the size of the numbers: an end of an interval may lie close to 0
+    pandas.testing.assert_frame_equal(whole, parts, rtol=1e-5, atol=1e-6 * float(whole["prediction"].abs().max()))
 
 
 def test_an_onnx_file_needs_no_torch(flowers_onnx, shelf, tmp_path):

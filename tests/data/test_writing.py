@@ -133,3 +133,19 @@ def test_a_column_may_begin_with_nothing(tmp_path):
         writer.write({"a": [None]})
         writer.write({"a": ["text"]})
     assert (tmp_path / "o.csv").read_text() == '"a"\n\n"text"\n'
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_texts_are_neither_formulas_nor_commands(tmp_path, suffix):
+    path = tmp_path / f"out{suffix}"
+    labels = ['=HYPERLINK("http://a.example")', "@SUM(1)", "+1+1", "-1", "+2.5e3", "-x", "red\x1b[2J", "\x9b2J", None]
+    with TableWriter(path) as writer:
+        writer.write({"=cmd": labels[:4], "\x1b]0;p\x07": [1, 2, 3, 4]})
+        writer.write({"=cmd": labels[4:], "\x1b]0;p\x07": [5, 6, 7, 8, 9]})
+    text = path.read_bytes()
+    assert not any(byte in text for byte in (b"\x1b", b"\x07", b"\xc2\x9b"))
+    found = pd.read_csv(path, sep="\t" if suffix == ".tsv" else ",")
+    assert list(found) == ["'=cmd", "\\x1b]0;p\\x07"]
+    expected = ["'" + labels[0], "'@SUM(1)", "'+1+1", "-1", "+2.5e3", "'-x", "red\\x1b[2J", "\\x9b2J"]
+    assert found["'=cmd"].tolist()[:-1] == expected
+    assert found["'=cmd"].isna().tolist()[-1]

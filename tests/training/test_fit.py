@@ -202,6 +202,16 @@ def test_every_point_counts_once_an_epoch(n: int, batch_size: int, world: int, a
     assert sorted(seen) == list(range(n))
 
 
+@pytest.mark.parametrize("n, batch_size", [(33, 32), (9, 4), (4, 3)])
+def test_no_batch_is_a_single_point(n: int, batch_size: int) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), GaussianLinear(4, 2))
+    x = torch.randn(n, 2)
+    done = fit(BEDL(net, Normal(1)), (x, x[:, :1]), epochs=2, batch_size=batch_size, accelerator="cpu")
+    assert len(done.rows) == 2
+    assert min(map(len, global_batches(n, batch_size, 0, 0))) > 1
+
+
 def test_epochs_differ_and_seeds_differ() -> None:
     orders = {tuple(epoch_order(20, seed, epoch)) for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9

@@ -5,14 +5,38 @@ Every verb imports what it needs when it is called: `bedl predict model.onnx dat
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["Terminated", "exit_code", "main"]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the same as Ctrl-C, but for the exit code."""
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """What a process that was stopped ends with: 128 and the number of the signal."""
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 def main() -> None:
     """The entry point of the script `bedl`."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        _main()
+    except KeyboardInterrupt as stop:  # while modules are imported; later `Verbs` takes care of it
+        print("Stopped.", file=sys.stderr)
+        sys.exit(exit_code(stop))
+
+
+def _terminate(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
+    raise Terminated
+
+
+def _main() -> None:
     try:
         import typer  # noqa: F401
     except ModuleNotFoundError:

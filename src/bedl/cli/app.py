@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bedl.cli import check, data, evaluate, export, fit, methods, predict, report
+from bedl.cli import check, data, evaluate, exit_code, export, fit, methods, predict, report
 from bedl.cli.options import DEBUG
-from bedl.cli.screen import INTERRUPTED, say, say_error
+from bedl.cli.screen import say, say_error
 from bedl.errors import BEDLError
 
 __all__ = ["app"]
@@ -23,7 +23,7 @@ _HELP = """Neural networks that say how sure they are.
 Learn from a table, predict with intervals and with the two kinds of uncertainty, and look at the result on one page.
 
 Exit codes: 0 all went well, 1 a problem with the data or the model (the message says what to do), 2 wrong usage,
-130 stopped with Ctrl-C.
+130 stopped with Ctrl-C, 143 by SIGTERM.
 
 Examples:
 
@@ -41,9 +41,9 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             say("Stopped.")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(exit_code(stop)) from None
         except BrokenPipeError:
             # Nobody reads on. Python would complain once more when it flushes at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bedl.cli import exit_code
 from bedl.cli.options import Data, Debug, Json, Overwrite, Root
-from bedl.cli.screen import INTERRUPTED, print_json, print_scores, say
+from bedl.cli.screen import print_json, print_scores, say
 
 if TYPE_CHECKING:
     from bedl.data import Table
@@ -129,11 +130,11 @@ def fit(
     }  # fmt: skip
     try:
         model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if partial_of(place).exists():
             say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
             say(f"  {_command(data, place, options)} --resume")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(exit_code(stop)) from None
     card, seconds = model.card, time.monotonic() - started
     assert card is not None
     say(f"Done in {seconds:.1f} s, {watcher.training.epochs} epochs.")

@@ -11,9 +11,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["INTERRUPTED", "bar", "print_json", "print_scores", "say", "say_error", "say_notes"]
-
-INTERRUPTED = 130  # exit code: 128 + SIGINT
+__all__ = ["bar", "print_json", "print_scores", "say", "say_error", "say_notes"]
 
 
 def say(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
@@ -80,8 +81,11 @@ class TableStream:
             from pyarrow import csv
 
             options = csv.WriteOptions(delimiter="\t" if self.kind == ".tsv" else ",")
-            text = csv.CSVWriter(self.file, schema, write_options=options)
-            self._write, self.finish = text.write_batch, text.close
+            names = [_harmless(name) for name in schema.names]
+            renamed = pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+            text = csv.CSVWriter(self.file, renamed, write_options=options)
+            self._write = lambda batch: text.write_batch(_harmless_batch(batch, names))
+            self.finish = text.close
 
     def _write_json(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
@@ -161,6 +165,34 @@ class TableWriter:
             self.close()
         else:
             self.discard()
+
+
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _harmless(text: str) -> str:
+    """A text that neither a spreadsheet takes for a formula nor a terminal for a command.
+
+    >>> _harmless("=HYPERLINK(1)"), _harmless("-1.5"), _harmless("red\\x1b[2J")
+    ("'=HYPERLINK(1)", '-1.5', 'red\\\\x1b[2J')
+    """
+    if _FORMULA.match(text) and not _NUMBER.fullmatch(text):
+        text = "'" + text
+    return _STEERS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _harmless_batch(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The same rows with harmless texts, each distinct one looked at once."""
+    columns = []
+    for column in batch.columns:
+        if pa.types.is_string(column.type):
+            coded = column.dictionary_encode()
+            texts = [_harmless(text) for text in coded.dictionary.to_pylist()]
+            column = pa.DictionaryArray.from_arrays(coded.indices, pa.array(texts, pa.string())).cast(pa.string())
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names)
 
 
 def _unwritten(path: Path, error: OSError) -> OutputFileError:

@@ -12,6 +12,7 @@ import numpy as np
 from bedl import tasks
 from bedl.data import Table, TableEncoder, encode_to_memmap
 from bedl.data.survey import Progress
+from bedl.files import OutputFileError
 from bedl.tabular.rows import batch_rows
 
 __all__ = ["EncodedTable", "encode", "split"]
@@ -62,6 +63,22 @@ def encode(
     return EncodedTable(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in [*NAMES, *held]))
 
 
+def _write_rows(path: Path, source: np.ndarray, chosen: np.ndarray, step: int) -> None:
+    """Some rows to a file, by calls that report a full disk: writing to a memory map would end the process."""
+    fields = {
+        "descr": np.lib.format.dtype_to_descr(source.dtype),
+        "fortran_order": False,
+        "shape": (len(chosen), *source.shape[1:]),
+    }
+    try:
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, fields)
+            for start in range(0, len(chosen), step):
+                file.write(np.ascontiguousarray(source[chosen[start : start + step]]).data)
+    except OSError as error:
+        raise OutputFileError(f"{path} could not be written: {error}. Is the disk full?") from None
+
+
 def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, folder: Path) -> None:
     """Some rows at random, from every class where there are classes, moved to files of their own."""
     from bedl.estimators.inputs import held_out
@@ -74,11 +91,6 @@ def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, 
     step = batch_rows(x.shape[1])
     for chosen, prefix in ((out, "held_"), (kept, "kept_")):
         for source, name in ((x, "features"), (y, "targets")):
-            path = folder / f"{prefix}{name}.npy"
-            shape = (len(chosen), *source.shape[1:])
-            copy = np.lib.format.open_memmap(path, mode="w+", dtype=source.dtype, shape=shape)
-            for start in range(0, len(chosen), step):
-                copy[start : start + step] = source[chosen[start : start + step]]
-            copy.flush()
+            _write_rows(folder / f"{prefix}{name}.npy", source, chosen, step)
     for name in NAMES:
         os.replace(folder / f"kept_{name}.npy", folder / f"{name}.npy")

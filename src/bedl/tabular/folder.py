@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,8 @@ def write_model(place: Path, estimator: Any, card: ModelCard, overwrite: bool = 
 def write_files(stage: Path, estimator: Any, card: ModelCard) -> ModelCard:
     """The two files of a model in `stage / "model"`, ready to be put in place; the card with the weights' checksum."""
     folder = stage / "model"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of a kill in the middle of this
+    folder.mkdir(parents=True)
     estimator.save(folder / WEIGHTS, overwrite=True)
     card = replace(card, weights=checksum(folder / WEIGHTS))
     content = {"format": FORMAT, "schema": SCHEMA, **asdict(card)}

@@ -206,9 +206,20 @@ def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def global_batches(n: int, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The points of each optimiser step of an epoch, over all processes; the last may be smaller."""
+    """The points of each optimiser step of an epoch, over all processes; the last may be smaller.
+
+    Where the last would be a single point, of which batch normalisation knows no variance, the one before gives it one
+    more.
+
+    Example:
+        >>> [len(batch) for batch in global_batches(9, 4, seed=0, epoch=0)]
+        [4, 3, 2]
+    """
     order = epoch_order(n, seed, epoch)
-    return [order[start : start + batch_size] for start in range(0, n, batch_size)]
+    ends = [*range(batch_size, n, batch_size), n]
+    if batch_size > 2 and len(ends) > 1 and n % batch_size == 1:
+        ends[-2] -= 1
+    return np.split(order, ends[:-1])
 
 
 def share_of(batch: np.ndarray, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, int]]:
