@@ -235,7 +235,7 @@ def training(n: int) -> Training:
 def sized(n: int) -> dict[str, Any]:
     """Folds and groups for n rows."""
     if n < 2:
-        raise ValueError("method 'stack' holds rows out and needs at least 2 of them")
+        raise ValueError(f"method 'stack' holds rows out and needs at least 2 of them; there is {n} sample")
     return {"folds": min(FOLDS, n), "groups": len(GROUPS) if n <= MANY_ROWS else 1}
 
 
