@@ -50,7 +50,8 @@ def check_claims(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> N
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} holds a number that is not finite")
     shape, ensemble = content["input_shape"], content["params"].get("ensemble", 1)
-    hidden = content["params"].get("hidden_layers", ())
+    hidden = content["params"].get("hidden_layers", "auto")
+    hidden = () if hidden == "auto" else hidden  # as the method has it, which no file can enlarge
     hidden = hidden["tuple"] if isinstance(hidden, dict) else [hidden] if isinstance(hidden, int) else hidden
     widths = [*shape, *hidden, 1]
     if not shape or not all(type(width) is int and width > 0 for width in (*widths, ensemble)):

@@ -29,6 +29,7 @@ __all__ = ["Stack"]
 SCALES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # factors on a member's variance
 GROUPS = ((0.5, 0.3), (3.0, 0.1))  # strength of the weight prior, frequency of the embedding
 FOLDS = 5
+MANY_FOLDS = 50  # each is a network or two
 MANY_ROWS = 40_000  # beyond, one group has to do
 MANY_COLUMNS = 1000  # beyond, the covariance of linear coefficients is too large to keep
 CHUNK = 4096  # rows that are predicted together
@@ -256,6 +257,8 @@ def stack(problem: Problem, folds: int = FOLDS, groups: int = len(GROUPS)) -> St
         groups: how many networks learn without the same fold, at most 2: one with a weak prior on weights and quick
             waves, one with a strong prior and slow ones.
     """
+    if not 2 <= folds <= MANY_FOLDS:
+        raise ValueError(f"stack: folds must lie between 2 and {MANY_FOLDS}, not {folds}")
     if not 1 <= groups <= len(GROUPS):
         raise ValueError(f"stack: groups must lie between 1 and {len(GROUPS)}, not {groups}")
     members = [
