@@ -46,6 +46,19 @@ def test_money_and_decimal_commas_are_numbers(tmp_path, written, role):
     np.testing.assert_allclose(y if role == "target" else x[:, 0], TRUE, rtol=1e-6)
 
 
+@pytest.mark.parametrize("written", ["${:,.0f}", "{:,.0f} USD"])
+def test_three_digits_behind_the_mark_of_money_are_thousands(tmp_path, written):
+    values = [900 + 40 * i for i in range(ROWS)]
+    texts = [written.format(value) for value in values]
+    german = [text.replace(",", ".").replace("$", "€") for text in texts]
+    for column, style in ((texts, "1,234.5"), (german, "1.234,5")):
+        path = table(tmp_path, x=X, y=column)
+        encoder = TableEncoder.fit(open_table(path), "y")
+        ((_, y),) = encoded_batches(open_table(path), encoder)
+        np.testing.assert_allclose(y, values)
+        assert any(style in note for note in encoder.notes)
+
+
 def test_the_style_is_found_over_all_batches(tmp_path, monkeypatch):
     monkeypatch.setattr("bedl.data.text_tables._CHUNK", 64)
     texts = [str(i) for i in range(30)] + ["1,5"] * 9 + ["2.000,5"]

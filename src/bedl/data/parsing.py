@@ -70,6 +70,7 @@ def kind_of_type(kind: pa.DataType) -> str | None:
 
 
 _MONEY = r"[$€£¥₹%]"
+CURRENCY = r"[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
 _SIGN = rf"^([+-]?{_MONEY}? ?|{_MONEY} ?[+-])"
 _UNIT = rf" ?({_MONEY}|USD|EUR|GBP|CHF|JPY)?$"
 STYLES: dict[str, str] = {

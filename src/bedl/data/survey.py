@@ -54,7 +54,8 @@ class ColumnSurvey:
     typed_text: bool = False  # text by the file's own account
     style: str = ""  # how its numbers are written, see `parsing.STYLES`
     styles: set[str] | None = None  # in which all its texts can be read, from the first on that is no plain number
-    marked: bool = False  # one of them has a point or a comma
+    marks: set[str] = field(default_factory=set)  # points and commas in such texts
+    money: bool = False  # one of them has a currency
     distinct: set[float] | None = None  # numbers seen so far, if asked for; None also if one was seen twice
     rising: bool = True  # each number is larger than the one before
     last: float = -np.inf
@@ -83,7 +84,8 @@ class ColumnSurvey:
         if typed == "text" and self.kind == "category" and self.styles != set():
             found = parsing.styles_of(array)
             self.styles = found if self.styles is None else self.styles & found
-            self.marked = self.marked or bool(found and pc.any(pc.match_substring_regex(array, "[.,]")).as_py())
+            self.marks |= {mark for mark in ".," if found and pc.any(pc.match_substring(array, mark)).as_py()}
+            self.money = self.money or bool(found and pc.any(pc.match_substring_regex(array, parsing.CURRENCY)).as_py())
         self.missing += array.null_count if values is None else int(np.isnan(values).sum())
         self.rows += len(array)
         if values is not None:
@@ -195,7 +197,11 @@ def _style(column: ColumnSurvey, decimal: str) -> str | None:
     if not column.styles:
         return None
     fits = column.styles & {".": {"1,234.5"}, ",": {"1.234,5"}}.get(decimal, column.styles)
-    if len(fits) == 2 and column.marked:
+    if len(fits) == 2 and column.money and len(column.marks) == 1:
+        return (
+            "1,234.5" if "," in column.marks else "1.234,5"
+        )  # three digits behind the mark: no money has such decimals
+    if len(fits) == 2 and column.marks:
         row, value = column.unlike["number"]
         raise DataError(
             f"column {listed([column.name])} holds numbers such as {listed([str(value)])} (row {row}): is their mark "
