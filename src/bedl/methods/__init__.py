@@ -3,7 +3,7 @@
 `registry` offers them by name, for estimators, the command line and benches.
 """
 
-from bedl.methods import evidence, presets, registry, stack  # whose names are registered in this order
+from bedl.methods import evidence, presets, registry, stack  # to import them is to register their names
 from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.ensemble import Ensemble

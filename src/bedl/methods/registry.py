@@ -163,8 +163,8 @@ def register_choice(name: str, summary: str) -> Callable[[Choice], Choice]:
 
 
 def names() -> list[str]:
-    """All names, in the order in which they were registered: the default first."""
-    return list(_METHODS)
+    """All names, the default first."""
+    return sorted(_METHODS, key=lambda name: (name != "auto", name))
 
 
 def get(name: str) -> Registered:
