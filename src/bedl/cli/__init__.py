@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Any
 
 __all__ = ["Terminated", "exit_code", "main"]
 
@@ -45,7 +44,9 @@ def _main() -> None:
 
     _show_warnings()
     if sys.argv[1:2] in (["predict"], ["evaluate"]):
-        _spare_pandas()
+        from bedl.data.arrow import spare_pandas
+
+        spare_pandas()
     app(prog_name="bedl")
 
 
@@ -59,27 +60,3 @@ def _show_warnings() -> None:
         say(f"Warning: {message}")
 
     warnings.showwarning = show
-
-
-def _spare_pandas() -> None:
-    """Lets pyarrow look for pandas in vain, once: it would import it with the first array, for half a second, and
-    nothing here hands it a frame.
-    """
-    if "pandas" in sys.modules:
-        return
-    blocker: Any = _NoPandas()
-    sys.meta_path.insert(0, blocker)
-    try:
-        import pyarrow
-
-        pyarrow.array([])
-    except ModuleNotFoundError:
-        pass  # no pyarrow: the verb itself says so
-    finally:
-        sys.meta_path.remove(blocker)
-
-
-class _NoPandas:
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
