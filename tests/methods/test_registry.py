@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,15 @@ def test_the_papers_own(name: str) -> None:
     other = {"bedl": 1, "bedl+reg": 2, "bedl-hyper": 2}
     assert len(objective.terms) == other[name]
     assert BEDLClassifier(**quick).fit(X, y > y.mean()).method_.objective == objective
+
+
+def test_a_new_method_reaches_the_command_line(least_squares: str, tmp_path: Path) -> None:
+    from tests.cli.verbs import run
+
+    X, y = line(200)
+    table = tmp_path / "line.csv"
+    np.savetxt(table, np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
+    model = tmp_path / "model"
+    run("fit", table, "--target", "y", "--method", least_squares, "--epochs", "60", "--out", model, ok=True)
+    scores = run("evaluate", model, table, "--json", ok=True)
+    assert json.loads(scores.stdout)["scores"]["r2"] > 0.9
