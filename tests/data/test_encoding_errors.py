@@ -25,7 +25,7 @@ FIT_ERRORS = {
     "no such ignored": ("x,y\n1,2\n2,3\n", {"ignore": ["w"]}, "no column 'w' .named as ignored"),
     "no such categorical": ("x,y\n1,2\n2,3\n", {"categorical": ["w"]}, "no column 'w' .named as categorical"),
     "target ignored": ("x,y\n1,2\n2,3\n", {"ignore": ["y"]}, "cannot be the target and be ignored"),
-    "task": ("x,y\n1,2\n2,3\n", {"task": "clustering"}, "'auto', 'classification', 'regression'"),
+    "task": ("x,y\n1,2\n2,3\n", {"task": "clustering"}, "'auto', 'classification', 'count', .*'regression'"),
     "infinite": ("x,y\n1,2\ninf,3\n2,4\n", {}, "column 'x', row 2: the value is infinite.*--ignore x"),
     "too large": (
         "x,y\n1,2\n2,3\n1e39,4\n",

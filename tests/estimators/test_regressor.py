@@ -84,7 +84,7 @@ def test_noise_in_the_inputs_is_what_sampling_says(shape: str) -> None:
     """A linear net, whose mean and the model's part of the variance follow the law of total variance exactly."""
     X, y = table()
     noise = {"scalar": 0.5, "per feature": np.array([0.5, 0.0, 2.0]), "per value": np.full(X.shape, 0.3)}[shape]
-    model = BEDLRegressor(**{**QUICK, "hidden_layers": ()}).fit(X * 10, y)
+    model = BEDLRegressor(**{**QUICK, "hidden_layers": (), "method": "bedl+reg"}).fit(X * 10, y)
     point, n = X[:1] * 10, 40_000
     spread = np.broadcast_to(noise, X.shape)[:1]
     given = noise[:1] if shape == "per value" else noise

@@ -170,7 +170,7 @@ def test_a_new_task_is_one_file_and_its_page_another(shares, tmp_path):
     frame = pandas.DataFrame({"x": x, "share": x**2})
     with pytest.raises(DataError, match=r"row 3: 1.5 is no share from 0 to 1"):
         tabular.fit(frame.assign(share=np.where(np.arange(60) == 2, 1.5, frame["share"])), "share", task="shares")
-    model = tabular.fit(frame, "share", tmp_path / "m", task="shares", epochs=2, device="cpu")
+    model = tabular.fit(frame, "share", tmp_path / "m", task="shares", method="bedl+reg", epochs=2, device="cpu")
     model = tabular.load(tmp_path / "m")
     found = model.predict(frame)
     assert found["lower"].min() >= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
@@ -230,7 +231,8 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _build(self, table: TrainingSet, seed: int) -> None:
         accelerated = self._device().type != "cpu"
         self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
-        self.built_ = registry.resolve(self.method, self._problem(None), self.method_options, len(table.X))
+        asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None)
+        self.built_ = registry.resolve(self.method, asked, self.method_options, len(table.X))
         scaling = self._scaling(table) if self.standardize else None
         self.method_ = self._fresh(self._problem(scaling), seed)
         counts = slice(None) if table.weight is None else table.weight > 0

@@ -50,6 +50,7 @@ class Problem:
         activation: between them: a name, or a function that makes a module.
         net: a network of the user's own in their place: a module, or a function (n_features, n_outputs) -> module.
         front: makes what stands in front of the network, such as a scaling of the inputs; None: nothing.
+        noisy: whether the inputs come with variances of their own.
     """
 
     task: str
@@ -59,6 +60,7 @@ class Problem:
     activation: Any = "relu"
     net: Any = None
     front: Callable[[], nn.Module] | None = None
+    noisy: bool = False
 
 
 Build = Callable[..., Method]

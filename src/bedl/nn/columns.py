@@ -42,8 +42,8 @@ class Columns(nn.Module):
         >>> columns = Columns(3, size=4)
         >>> columns(torch.zeros(5, 3)).shape, columns.n_outputs
         (torch.Size([5, 15]), 15)
-        >>> Columns(1, size=0)(torch.tensor([[1e9]])).item()
-        3.0
+        >>> Columns(1, size=0)(torch.tensor([[1e9]]))
+        tensor([[3.0000]])
     """
 
     def __init__(self, n_columns: int, size: int = 4, waves: int = 16, frequency: float = 0.3):
