@@ -14,7 +14,7 @@ QUICK = {"hidden_layers": (16,), "epochs": 12, "batch_size": 64, "learning_rate"
 
 
 def cannot_hold(estimator: Any) -> dict[str, str]:
-    """Copies off the data are drawn for each row: one of weight 2 is worth two rows on average, not to the last digit."""
+    """Copies off the data are drawn for each row: one of weight 2 is worth two on average, not to the last digit."""
     if isinstance(estimator, BEDLClassifier):
         return {}
     return {"check_sample_weight_equivalence_on_dense_data": "copies are drawn for each row"}
