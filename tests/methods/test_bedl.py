@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl import GaussianConv2d, GaussianLinear
-from bedl.heads import Dirichlet, Normal
+from bedl.heads import Beta, Dirichlet, Normal
 from bedl.methods import BEDL, Batch, Ensemble, Method
 from bedl.objectives import PAC, HyperPrior, MarginalLikelihood
 from bedl.predictive import NormalPredictive
@@ -258,3 +258,26 @@ def test_the_wide_net_learns_from_the_first_steps(regularizer: PAC | None) -> No
 def test_a_network_without_gaussian_layers_is_warned_of():
     with pytest.warns(UserWarning, match=r"BEDL: no layer of this Sequential is Gaussian.*bayesianize"):
         BEDL(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)), Normal(1))
+
+
+def test_validation_knows_dense_outputs_with_weights_and_single_labels() -> None:
+    """The weighted mean of −log p over points and places; a single yes-or-no label is no class number."""
+    torch.manual_seed(0)
+
+    class ChannelsLast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = GaussianConv2d(1, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).permute(0, 2, 3, 1)
+
+    method = BEDL(ChannelsLast(), Dirichlet(3), None)
+    x, y, weight = torch.randn(6, 1, 4, 4), torch.randint(3, (6, 4, 4)), torch.tensor([1.0, 2.0, 0.0, 1.0, 3.0, 1.0])
+    row = fit(method, (x, y), epochs=1, batch_size=6, validation=(x, y, weight), accelerator="cpu").rows[-1]
+    values = -method.predict(x).log_prob(y)
+    expected = (values.mean((1, 2)) * weight).sum() / weight.sum()
+    assert row["val_nll"] == pytest.approx(expected.item(), rel=1e-5)
+    labels = BEDL(GaussianLinear(2, 2), Beta(1), None)
+    x, y = torch.randn(8, 2), torch.ones(8, 1, dtype=torch.long)
+    assert fit(labels, (x, y), epochs=1, validation=(x, y), accelerator="cpu").rows[-1]["val_nll"] > 0

@@ -13,7 +13,7 @@ from bedl.errors import BEDLError
 from bedl.moments import Moments, as_moments
 from bedl.predictive import Predictive
 
-__all__ = ["Evidence", "Head", "can_look", "head_of", "serves"]
+__all__ = ["Evidence", "Head", "head_of", "serves"]
 
 Evidence = Literal["all", "misleading"]
 
@@ -161,13 +161,6 @@ class Head(nn.Module):
         """Refuse to look for misleading evidence where a target has no wrong classes."""
         if evidence != "all":
             raise ValueError(f'{self}: evidence must be "all"; "misleading" evidence is a matter of classes')
-
-
-def can_look(y: Tensor) -> bool:
-    """Whether values may be read: not while tracing, not inside vmap, not at the price of waiting for a GPU."""
-    if torch.compiler.is_compiling() or y.device.type != "cpu":
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(y)
 
 
 # -- heads by task ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bedl.heads.base import Evidence, Head, can_look, serves
+from bedl.heads.base import Evidence, Head, serves
 from bedl.heads.race import (
     LOG_FLOOR,
     dirichlet_entropy,
@@ -24,6 +24,7 @@ from bedl.heads.race.divergence import gamma_terms
 from bedl.moments import Moments
 from bedl.predictive import Predictive
 from bedl.predictive.base import PaperSplit, register
+from bedl.predictive.labels import can_look
 from bedl.special import std
 
 __all__ = ["Beta", "BetaPredictive"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bedl.heads.base import Evidence, Head, can_look, serves
+from bedl.heads.base import Evidence, Head, serves
 from bedl.heads.race import (
     LOG_FLOOR,
     dirichlet_entropy,
@@ -23,6 +23,7 @@ from bedl.heads.race import (
 )
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive
+from bedl.predictive.labels import check_class_numbers
 
 __all__ = ["Dirichlet"]
 
@@ -155,14 +156,10 @@ class Dirichlet(Head):
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         if y.shape == (*batch, self.n_classes):
             raise ValueError(f"{self}: labels are class numbers, not one-hot rows; pass y.argmax(-1)")
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise TypeError(f"{self}: class labels must be integers, not {y.dtype}; convert them with y.long()")
+        numbers = check_class_numbers(y, self.n_classes, f"{self}: ")
         if y.shape != batch:
             raise ValueError(f"{self}: labels of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points")
-        if y.numel() and can_look(y) and not 0 <= int(y.min()) <= int(y.max()) < self.n_classes:
-            low, high = int(y.min()), int(y.max())
-            raise ValueError(f"{self}: class labels must lie between 0 and {self.n_classes - 1}, got {low} to {high}")
-        return y.long()
+        return numbers
 
 
 def _parts(m: Tensor, v: Tensor, log_p: Tensor, nodes: int, components: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl import metrics
-from bedl.heads.base import Evidence, Head, can_look, serves
+from bedl.heads.base import Evidence, Head, serves
 from bedl.heads.negative_binomial import (
     Outputs,
     expected_shape_terms,
@@ -22,6 +22,7 @@ from bedl.heads.negative_binomial import (
 from bedl.moments import Moments
 from bedl.predictive import Predictive
 from bedl.predictive.base import PaperSplit, register
+from bedl.predictive.labels import can_look
 
 __all__ = ["CountPredictive", "Gamma"]
 

@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bedl import gauss
-from bedl.heads.base import can_look
 from bedl.heads.race import LOG_FLOOR
 from bedl.heads.race.divergence import expected_inverse, gamma_terms
+from bedl.predictive.labels import can_look
 from bedl.special import mills, normal_cdf, normal_pdf, standardize, std
 
 __all__ = ["Outputs", "expected_shape_terms", "log_expected_pmf", "log_mean", "log_pmf", "log_shape", "rate_moments"]

@@ -90,6 +90,10 @@ class Predictive:
         raise NotImplementedError
 
     # -- density ---------------------------------------------------------------------------------
+    def check_targets(self, y: Tensor) -> Tensor:
+        """Targets that the prediction could be of, or an error that says what is wrong with them. y: any shape"""
+        return y
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-probability (density) of the targets, per point. shape: (*batch)"""
         raise NotImplementedError

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl.predictive.base import PaperSplit, Predictive, register
+from bedl.predictive.labels import check_class_numbers
 
 __all__ = ["CategoricalPredictive"]
 
@@ -92,15 +93,17 @@ class CategoricalPredictive(Predictive):
         """Entropy of the class probabilities, in nats; at most log C. shape: (*batch)"""
         return -(self.probabilities * self.log_probabilities.clamp_min(-1e4)).sum(-1)
 
+    def check_targets(self, y: Tensor) -> Tensor:
+        return check_class_numbers(y, self.log_probabilities.shape[-1])
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-probability of the classes ``y``. y shape: (*batch), integers -> (*batch)"""
-        if y.is_floating_point() or y.dtype == torch.bool:
-            raise TypeError(f"class labels must be integers, not {y.dtype}; convert them with y.long()")
+        numbers = self.check_targets(y)
         batch = self.log_probabilities.shape[:-1]
         if y.shape[y.dim() - len(batch) :] != batch:
             raise ValueError(f"labels of shape {tuple(y.shape)} do not fit predictions for {tuple(batch)} points")
         values = self.log_probabilities.expand(*y.shape, -1)
-        return values.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+        return values.gather(-1, numbers.unsqueeze(-1)).squeeze(-1)
 
     def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
         """``n`` labels per point. shape: (n, *batch)"""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.replica_data import Joined
-from bedl.training.run import check_labels
 from bedl.training.stacked import Stacked
 
 __all__ = ["ReplicaWatch"]
@@ -33,7 +32,7 @@ class ReplicaWatch:
         self.stacked, self.rule = stacked, rule
         count = len(stacked.methods)
         self.points = Joined(validation, count, stacked.device, stacked.methods[0])
-        check_labels(stacked.methods[0].predict(self.points.x[:1]), self.points.y)
+        stacked.methods[0].predict(self.points.x[:1]).check_targets(self.points.y)
         self.best = [math.inf] * count
         self.waited = [0] * count
         self.stopped = [False] * count

@@ -27,7 +27,7 @@ from bedl.training.step import GradientStep, Micro, Statistics
 if TYPE_CHECKING:
     from bedl.predictive import Predictive
 
-__all__ = ["Run", "Settings", "check_labels", "log_density"]
+__all__ = ["Run", "Settings", "log_density"]
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -244,9 +244,13 @@ class Run:
             x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
             with self.fabric.autocast():
                 prediction = self.method.predict(x)
-            check_labels(prediction, y)
+            prediction.check_targets(y)
             log_p = log_density(prediction, y).double()
-            weight = torch.ones_like(log_p) if weight is None else weight.double()
+            if weight is None:
+                weight = torch.ones_like(log_p)
+            elif weight.ndim < log_p.ndim:  # one weight for all places of dense outputs
+                weight = weight.reshape(weight.shape + (1,) * (log_p.ndim - weight.ndim)).expand(log_p.shape)
+            weight = weight.double()
             total += torch.stack([-(weight * log_p).sum(), weight.sum()])
         total = self.fabric.all_reduce(total, reduce_op="sum") if world > 1 else total
         return float(total[0] / total[1])
@@ -256,13 +260,3 @@ def log_density(prediction: Predictive, y: Tensor) -> Tensor:
     """log p(y|x) of a validation set's points; y: shape (n,) or (n, D); result: shape (n,)"""
     # one target may come without an axis of its own, which log_prob would broadcast
     return prediction.log_prob(y.unsqueeze(-1) if y.is_floating_point() and y.ndim < prediction.mean.ndim else y)
-
-
-def check_labels(prediction: Predictive, y: Tensor) -> None:
-    """Refuse classes that the network has no output for; y: any shape"""
-    classes = prediction.mean.shape[-1]
-    if not y.is_floating_point() and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
-        raise ValueError(
-            f"class labels of the validation set must lie between 0 and {classes - 1}, got {int(y.min())} to "
-            f"{int(y.max())}: the network has {classes} outputs"
-        )
