@@ -147,6 +147,17 @@ class Head(nn.Module):
             )
         return f.loc.to(f.variance.dtype), f.variance
 
+    def as_columns(self, y: Tensor, batch: torch.Size, n_targets: int) -> Tensor:
+        """Targets with an axis of their own, which a single one may come without. shape: (*batch, n_targets)"""
+        if n_targets == 1 and y.shape == batch:
+            y = y[..., None]
+        if y.shape != (*batch, n_targets):
+            raise ValueError(
+                f"{self}: targets of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points and "
+                f"{n_targets} targets, shape {(*batch, n_targets)}"
+            )
+        return y
+
     def targets_for(self, y: Tensor | None, evidence: Evidence, batch: torch.Size) -> Tensor | None:
         """The targets if this kind of evidence depends on them, else None."""
         if evidence not in ("all", "misleading"):

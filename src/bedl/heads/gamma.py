@@ -121,13 +121,7 @@ class Gamma(Head):
         return self.kl(f, y, evidence)
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
-        if self.n_targets == 1 and y.shape == batch:
-            y = y[..., None]
-        if y.shape != (*batch, self.n_targets):
-            raise ValueError(
-                f"{self}: targets of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points and "
-                f"{self.n_targets} targets, shape {(*batch, self.n_targets)}"
-            )
+        y = self.as_columns(y, batch, self.n_targets)
         if can_look(y) and not bool(((y >= 0) & (y == y.floor() if y.is_floating_point() else y >= 0)).all()):
             raise ValueError(f"{self}: targets are counts, whole numbers from 0 on")
         return y

@@ -167,14 +167,7 @@ class Normal(Head):
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         if not y.is_floating_point():
             raise TypeError(f"{self}: targets must be floating point, not {y.dtype}; convert them with y.float()")
-        if self.n_targets == 1 and y.shape == batch:
-            y = y[..., None]
-        if y.shape != (*batch, self.n_targets):
-            raise ValueError(
-                f"{self}: targets of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points and "
-                f"{self.n_targets} targets, shape {(*batch, self.n_targets)}"
-            )
-        return y
+        return self.as_columns(y, batch, self.n_targets)
 
     def _split(self, f: Moments | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance of f1, log E exp f2, and the logarithm of the noise. shapes: (*batch, D)"""
