@@ -132,15 +132,24 @@ class Method(nn.Module):
         """In how many parts the points are cut: member i learns without fold ``i % folds``. 0: in none."""
         return 0
 
+    @property
+    def held_folds(self) -> int:
+        """How many of the folds a member learns without: those from this number on are learned from by all."""
+        return self.folds
+
     def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> None:
         """Called once when the members have learned, with all points and the number of each one's fold.
 
         Args:
             x: shape (n, *input)
-            y: shape (n, D)
+            y: shape (n, D), or (n,) for classes
             fold: shape (n,)
             weight: how much each point counts; None: all the same. shape: (n,)
         """
+
+    def summary(self) -> str:
+        """What was learned, in a few words, for people; "" where there is nothing to say."""
+        return ""
 
     def interval_factor(self, coverage: float) -> Tensor | None:
         """How many standard deviations about the mean hold a target with this probability, as seen on points that
