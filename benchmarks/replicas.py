@@ -17,7 +17,7 @@ from bedl.methods import Batch
 from bedl.training import adam
 from bedl.training.replica_data import ReplicaBatches
 from bedl.training.stacked import Stacked
-from bedl.training.vector_adam import VectorAdam, clip_rows
+from bedl.training.vector_adam import VectorAdam, clipping, norms
 
 
 def concrete(split: int) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ def twenty_nets(sets: list[tuple[Tensor, Tensor]], compile: bool) -> Callable[[i
         rows = batches[number]
         loss, gradient = stacked.gradients(Batch(rows.x, rows.y, n_train, rows.weight))
         assert bool(loss.isfinite().all())
-        optimizer.step(clip_rows(gradient, 1.0), rates)
+        optimizer.step(gradient, rates, clipping(norms(gradient), 1.0))
 
     return step
 

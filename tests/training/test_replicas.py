@@ -14,7 +14,7 @@ from bedl.objectives import PAC, HyperPrior
 from bedl.training import Constant, NonFiniteLossError, adam, fit, fit_replicas
 from bedl.training.data import Points
 from bedl.training.replica_data import ReplicaBatches
-from bedl.training.vector_adam import VectorAdam, clip_rows
+from bedl.training.vector_adam import VectorAdam, clipping, norms
 from benchmarks.replicas import concrete, paper_net
 from tests.training.problems import classes, method, regression, vector
 
@@ -132,11 +132,11 @@ def test_vector_adam_is_torchs_adam(dtype: torch.dtype) -> None:
     assert torch.equal(rows[2], start[2])
 
 
-def test_clip_rows_is_torchs_clipping() -> None:
+def test_clipping_is_torchs() -> None:
     gradient = (
         torch.randn(5, 6, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.01, 0.1, 1.0, 10, 100])[:, None]
     )
-    for row, clipped in zip(gradient, clip_rows(gradient, 1.0), strict=True):
+    for row, clipped in zip(gradient, gradient * clipping(norms(gradient), 1.0)[:, None], strict=True):
         parameter = nn.Parameter(torch.zeros(6))
         parameter.grad = row.clone()
         torch.nn.utils.clip_grad_norm_([parameter], 1.0)

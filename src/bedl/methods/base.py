@@ -16,6 +16,8 @@ from bedl.nn import refuse_frozen
 from bedl.objectives import Batch
 
 if TYPE_CHECKING:
+    from bedl.heads import Head
+    from bedl.objectives import Sum
     from bedl.predictive import Predictive
 
 __all__ = ["Learning", "Method"]
@@ -115,6 +117,11 @@ class Method(nn.Module):
     def additive(self) -> bool:
         """Whether losses of parts of a batch may be averaged; not so under a root."""
         return type(self).combine is Method.combine
+
+    @property
+    def parts(self) -> tuple[nn.Module, Head, Sum] | None:
+        """Network, head and objective, where the loss is that objective of those two; None: where it is not."""
+        return None
 
     # -- learning otherwise -----------------------------------------------------------------------
     def fit(self, x: Tensor, y: Tensor) -> Any:

@@ -68,6 +68,13 @@ class BEDL(Method):
     def prepares_many(self) -> bool:
         return self.objective.prepares_many
 
+    @property
+    def parts(self) -> tuple[nn.Module, Head, Sum] | None:
+        own = all(
+            getattr(type(self), name) is getattr(BEDL, name) for name in ("loss", "prepare", "statistics", "combine")
+        )
+        return (self.net, self.head, self.objective) if own else None
+
     def statistics(self, batch: Batch) -> Tensor:
         """What the objective averages over points. shape: (n_terms,)"""
         return self.objective.statistics(self.net, self.head, batch)

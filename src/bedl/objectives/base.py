@@ -88,6 +88,7 @@ class Objective(abc.ABC):
     """One term of a training cost; a value without state. `a + b` is the sum of two."""
 
     additive: ClassVar[bool] = True
+    reads_outputs_only: ClassVar[bool] = False  # of the network it sees what that says, never the network itself
 
     @property
     def asks_divergence(self) -> Evidence | None:
@@ -184,6 +185,14 @@ class Sum:
         copies = any(term.asks_copies for term in self.terms)
         forward = ForwardPass(net, head, batch, asked[0] if asked else None, copies)
         return torch.stack([term.statistic(forward) for term in self.terms])
+
+    def of_outputs(self, head: Head, batch: Batch, outputs: Moments, perturbed: Moments | None) -> Tensor:
+        """The cost of one prepared batch, where all terms read outputs only and these are known. shape: ()"""
+        asked = [term.asks_divergence for term in self.terms if term.asks_divergence is not None]
+        forward = ForwardPass(nn.Identity(), head, batch, asked[0] if asked else None)
+        forward._outputs, forward._perturbed = outputs, perturbed
+        statistics = torch.stack([term.statistic(forward) for term in self.terms])
+        return self.combine(statistics, batch.n_train)
 
     def combine(self, statistics: Tensor, n_train: int | Tensor) -> Tensor:
         """The cost, of the means over all points. statistics: shape (n_terms,); result: shape ()"""

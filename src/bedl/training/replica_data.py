@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +74,20 @@ class ReplicaBatches:
     def __getitem__(self, step: int) -> Rows:
         return self.joined.rows(self.numbers(step))
 
+    def some(self, steps: Iterable[int]) -> list[tuple[list[int], Rows]]:
+        """Several steps at once: which ones are equally wide, and theirs stacked. shapes: (steps, R, B, *)"""
+        numbers = {step: self.numbers(step) for step in steps}
+        groups: dict[int, list[int]] = {}
+        for step, own in numbers.items():
+            groups.setdefault(max(map(len, own)), []).append(step)
+        found = []
+        for group in groups.values():
+            rows = self.joined.rows([own for step in group for own in numbers[step]])
+            form = (len(group), len(self.seeds))
+            x, y, weight = (None if part is None else part.unflatten(0, form) for part in rows[:3])
+            found.append((group, Rows(x, y, weight, rows.counts)))  # type: ignore[arg-type]
+        return found
+
 
 class Joined:
     """The points of all replicas in memory, each set once, and where each replica's own are.
@@ -113,13 +127,16 @@ class Joined:
         self.weight = _joined_weights(weights, targets, device)
 
     def rows(self, numbers: Sequence[np.ndarray]) -> Rows:
-        """Rows of `x` for each replica, padded to the same number."""
+        """Rows of `x` for each replica, or for each several times, padded to the same number."""
         counts = [len(row) for row in numbers]
         width = max(counts)
-        padded = np.empty((len(numbers), width), dtype=np.int64)
-        for r, row in enumerate(numbers):
-            padded[r, : len(row)] = row
-            padded[r, len(row) :] = row[0] if len(row) else self.places[r][0]
+        if min(counts) == width:
+            padded = np.stack(numbers)
+        else:
+            padded = np.empty((len(numbers), width), dtype=np.int64)
+            for r, row in enumerate(numbers):
+                padded[r, : len(row)] = row
+                padded[r, len(row) :] = row[0] if len(row) else self.places[r % len(self.places)][0]
         index = torch.from_numpy(padded).to(self.y.device)
         weight = None if self.weight is None else self.weight[index]
         if min(counts) < width:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,16 @@ from torch import Tensor
 from bedl.methods import Batch, Method
 from bedl.training import checkpoint, random_state
 from bedl.training.checkpoint import CheckpointError, Checkpoints, Pace, resume_from
-from bedl.training.data import stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
 from bedl.training.replica_data import ReplicaBatches, Rows
+from bedl.training.replica_feed import Feed, Preparation
 from bedl.training.replica_stopping import ReplicaWatch
 from bedl.training.schedule import Schedule
 from bedl.training.stacked import Stacked
 from bedl.training.state import build_of, compare_settings
-from bedl.training.vector_adam import VectorAdam, clip_rows
+from bedl.training.vector_adam import VectorAdam, clipping, norms
 
 __all__ = ["ReplicaRun", "ReplicaSettings"]
 
@@ -57,6 +58,7 @@ class ReplicaRun:
         self.watch = None if validation is None else ReplicaWatch(stacked, validation, settings.early_stopping)
         self.adam = VectorAdam(stacked.parameters)
         self.draw = Preparation(self.methods, settings.seeds)
+        self.feed = Feed(batches, self.draw)
         self.losses = Losses(batches)
         self.step, self.total_steps = 0, len(batches)
         self.stop = False
@@ -88,27 +90,28 @@ class ReplicaRun:
         return [False] * len(self.methods) if self.watch is None else self.watch.stopped
 
     def _step(self) -> None:
-        rows = self.batches[self.step]
-        batch = self.draw(rows, self.batches.n_train)
+        rows, batch = self.feed[self.step]
         loss, gradient = self.stacked.gradients(batch)
-        if not bool(loss.isfinite().all() & gradient.isfinite().all()):
+        norm = norms(gradient)
+        values = loss.tolist()
+        if not math.isfinite(sum(values) + float(norm.sum())):
             raise self._not_finite(batch, loss, gradient)
-        if self.settings.gradient_clip is not None:
-            gradient = clip_rows(gradient, self.settings.gradient_clip)
+        limit = self.settings.gradient_clip
         totals = self.batches.totals
         going = [self.step < total and not done for total, done in zip(totals, self._stopped, strict=True)]
-        schedule = self.settings.schedule
-        factors = [schedule(self.step, total) if on else 0.0 for on, total in zip(going, totals, strict=True)]
+        factor = {total: self.settings.schedule(self.step, total) for total in set(totals) if self.step < total}
+        factors = [factor[total] if on else 0.0 for on, total in zip(going, totals, strict=True)]
         rates = self.settings.rates * torch.tensor(factors, dtype=torch.float64)
-        self.adam.step(gradient, rates.to(self.stacked.device))
+        self.adam.step(gradient, rates.to(self.stacked.device), None if limit is None else clipping(norm, limit))
         epoch = self.epoch
         self.step += 1
-        mean = float(loss.mean())
-        self._tell(
-            "on_step",
-            {"kind": "step", "epoch": epoch, "step": self.step, "loss": mean, "points": sum(rows.counts)},
-        )
-        ended = self.losses.add(loss, rows, going)
+        if self.settings.callbacks:
+            mean = sum(values) / len(values)
+            self._tell(
+                "on_step",
+                {"kind": "step", "epoch": epoch, "step": self.step, "loss": mean, "points": sum(rows.counts)},
+            )
+        ended = self.losses.add(values, rows, going)
         if any(ended):
             if self.watch is not None:
                 self.losses.score(ended, self.watch.update(ended))
@@ -143,6 +146,10 @@ class ReplicaRun:
         sizes, epochs, points = list(batches.n_train), batches.epochs, batches.batch_size
         return {"seeds": list(self.settings.seeds), "n_train": sizes, "epochs": epochs, "batch_size": points}
 
+    def _build(self) -> str:
+        """The methods' build, and the order of parameters in a row."""
+        return f"{build_of(self.methods[0])}\n{' '.join(self.stacked.names)}"
+
     def _state(self) -> dict[str, Any]:
         return {
             "replicas": self.stacked.parameters,
@@ -153,7 +160,7 @@ class ReplicaRun:
             "draws": [generator.get_state() for generator in self.draw.generators],
             "random": random_state.capture_torch(self.stacked.device),
             "settings": self._fingerprint(),
-            "build": build_of(self.methods[0]),
+            "build": self._build(),
         }
 
     def _load(self, path: Path) -> None:
@@ -162,7 +169,7 @@ class ReplicaRun:
         if "replicas" not in content:
             raise CheckpointError(f"{path} is of a single method, not of several that are trained as one")
         compare_settings(content["settings"], self._fingerprint(), path)
-        if content["build"] != build_of(self.methods[0]) or content["replicas"].shape != self.stacked.parameters.shape:
+        if content["build"] != self._build() or content["replicas"].shape != self.stacked.parameters.shape:
             raise CheckpointError(
                 f"{path} was written with other networks, heads or objectives; use the same ones, or start anew with "
                 "another checkpoint directory"
@@ -184,40 +191,6 @@ class ReplicaRun:
         self.checkpoint = path
 
 
-class Preparation:
-    """Batches for all replicas, with what each method draws for its own, from a generator of its own.
-
-    Methods that can draw for many at once do so, from the first generator: in Python, that is most of a step's time.
-    """
-
-    def __init__(self, methods: Sequence[Any], seeds: Sequence[int]):
-        self.methods = methods
-        # the stream that `fit` gives a single process with this seed
-        self.generators = [torch.Generator().manual_seed(stream_seed(seed, 0)) for seed in seeds]
-        self.draws = True
-        self.together = all(method.prepares_many for method in methods)
-
-    def __call__(self, rows: Rows, sizes: Sequence[Any]) -> Batch:
-        """shapes: as in Batch, with R replicas in front; n_train: shape (R,)"""
-        n_train = torch.tensor(sizes, dtype=torch.float32, device=rows.y.device)
-        batch = Batch(rows.x, rows.y, n_train, rows.weight)
-        if not self.draws:
-            return batch
-        if self.together:
-            return self.methods[0].prepare(batch, self.generators[0])
-        copies = []
-        for r, (method, generator) in enumerate(zip(self.methods, self.generators, strict=True)):
-            count = rows.counts[r] or 1
-            own = Batch(rows.x[r, :count], rows.y[r, :count], sizes[r])
-            prepared = method.prepare(own, generator)
-            if prepared is own:
-                self.draws = False  # nothing is drawn in these objectives
-                return batch
-            padding = rows.x[r, count:]
-            copies.append(torch.cat([prepared.perturbed, padding]) if len(padding) else prepared.perturbed)
-        return batch._replace(perturbed=torch.stack(copies))
-
-
 class Losses:
     """Each replica's mean loss per epoch, as it comes about."""
 
@@ -226,12 +199,12 @@ class Losses:
         self.sums, self.masses = ([0.0] * len(self.per_epoch) for _ in range(2))
         self.epochs: list[list[Row]] = [[] for _ in self.per_epoch]
 
-    def add(self, loss: Tensor, rows: Rows, going: Sequence[bool]) -> list[bool]:
-        """Take in a step. Says which replicas have ended an epoch. loss: shape (R,)"""
+    def add(self, losses: Sequence[float], rows: Rows, going: Sequence[bool]) -> list[bool]:
+        """Take in a step. Says which replicas have ended an epoch."""
         masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.sum(1).tolist()
         self.steps += 1
         ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
-        for r, (value, mass, on) in enumerate(zip(loss.tolist(), masses, going, strict=True)):
+        for r, (value, mass, on) in enumerate(zip(losses, masses, going, strict=True)):
             if on:
                 self.sums[r], self.masses[r] = self.sums[r] + value * mass, self.masses[r] + mass
             if ended[r]:

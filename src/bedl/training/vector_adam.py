@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["VectorAdam", "clip_rows"]
+from bedl import native
+
+__all__ = ["VectorAdam", "clipping", "norms"]
 
 
 class VectorAdam:
@@ -33,15 +35,23 @@ class VectorAdam:
         self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
 
     @torch.no_grad()
-    def step(self, gradient: Tensor, lr: Tensor) -> None:
+    def step(self, gradient: Tensor, lr: Tensor, scale: Tensor | None = None) -> None:
         """Update all rows.
 
         Args:
             gradient: shape (R, P)
             lr: learning rates; a row with 0 stays exactly as it is. shape: (R,)
+            scale: a factor on each row's gradient, such as `clipping` gives. shape: (R,)
         """
         beta1, beta2 = self.betas
         self.count += 1
+        if gradient.is_contiguous() and native.suits(self.parameters, gradient):
+            rates = (lr / (1 - beta1**self.count)).float()
+            scale = torch.ones_like(rates) if scale is None else scale
+            how = (beta1, beta2, math.sqrt(1 - beta2**self.count), self.eps)
+            native.training.adam(scale, rates, *how, self.parameters, gradient, self.mean, self.square)
+            return
+        gradient = gradient if scale is None else gradient * scale.unsqueeze(1)
         self.mean.lerp_(gradient, 1 - beta1)
         self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = (self.square.sqrt() / math.sqrt(1 - beta2**self.count)).add_(self.eps)
@@ -49,7 +59,13 @@ class VectorAdam:
         self.parameters.addcmul_(rate, self.mean / root)
 
 
-def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
-    """Scale each row down to a norm of at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does. shape: (R, P)"""
-    norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-    return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)
+def norms(gradient: Tensor) -> Tensor:
+    """The norm of each row. gradient: shape (R, P); result: shape (R,)"""
+    if gradient.is_contiguous() and native.suits(gradient):
+        return native.training.norms(gradient)
+    return torch.linalg.vector_norm(gradient, dim=1)
+
+
+def clipping(norm: Tensor, max_norm: float) -> Tensor:
+    """Factors that scale rows to a norm of at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does. shape: (R,)"""
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
