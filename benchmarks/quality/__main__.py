@@ -7,9 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality import rows, uci
+from benchmarks.quality import rows, uci, users
 
-TABLES: dict[str, Any] = {"uci": uci, "uci-distinct": uci, "gap": uci}
+TABLES: dict[str, Any] = {"uci": uci, "uci-distinct": uci, "gap": uci, "targets": users, "classes": users}
 
 
 def main() -> None:

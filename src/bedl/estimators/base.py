@@ -23,6 +23,7 @@ from bedl.estimators.frames import encoded, needs_encoding
 from bedl.estimators.inputs import (
     Inputs,
     TrainingSet,
+    blurred_in_float32,
     check_noise,
     column_moments,
     column_quartiles,
@@ -86,6 +87,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         verbose: int = 0,
         warm_start: bool = False,
         random_state: Any = None,
+        precision: str = "auto",
     ):
         self.hidden_layers = hidden_layers
         self.activation = activation
@@ -109,6 +111,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.verbose = verbose
         self.warm_start = warm_start
         self.random_state = random_state
+        self.precision = precision
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -155,6 +158,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         else:
             parts = list(self._parts(points, table, plan, seed))
             self.history_ = train(self, self._members(), parts, plan, seed)
+        self.method_.to(getattr(torch, self.dtype_))
         self.calibration_ = None
         if self.verbose:
             print(self.chosen_)
@@ -225,8 +229,9 @@ class BEDLEstimator(Portable, BaseEstimator):
         rate = self.learning_rate
         if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
             raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
-        if self.unseen not in ("error", "ignore"):
-            raise ValueError(f"unseen is either 'error' or 'ignore', not {self.unseen!r}")
+        for name, known in (("unseen", ("error", "ignore")), ("precision", ("auto", "double"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is either {known[0]!r} or {known[1]!r}, not {getattr(self, name)!r}")
         registry.get(self.method)
         names = getattr(y, "columns", None)
         if reset:
@@ -286,13 +291,15 @@ class BEDLEstimator(Portable, BaseEstimator):
         return int(state.randint(2**31 - 1) if hasattr(state, "randint") else state.integers(2**31 - 1))
 
     def _build(self, table: TrainingSet, seed: int, steps: bool) -> None:
-        accelerated = self._device().type != "cpu"
-        self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
+        double = table.X.dtype == np.float64 and self._device().type == "cpu"
+        self.dtype_ = "float64" if double else "float32"
+        goes_on = steps or self.precision == "double" or (double and blurred_in_float32(table.X))
+        learning = getattr(torch, self.dtype_) if goes_on else torch.float32
         steps = steps or int(self.ensemble) > 1 or self.early_stopping is True
         asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None, steps=steps)
         self.built_ = registry.resolve(self.method, asked, self.method_options, len(table.X))
         scaling = self._scaling(table) if self.standardize else None
-        self.method_ = self._fresh(self._problem(scaling), seed)
+        self.method_ = self._fresh(self._problem(scaling), seed).to(learning)
         counts = slice(None) if table.weight is None else table.weight > 0
         targets = torch.from_numpy(np.array(table.y[counts]))
         for member in self._members():
@@ -326,8 +333,10 @@ class BEDLEstimator(Portable, BaseEstimator):
         return list(self.method_.members)
 
     def _points(self, table: TrainingSet) -> Points:
-        inputs = Inputs(table.X, table.noise, getattr(torch, self.dtype_))
-        y = table.y if table.y.dtype.kind == "i" else table.y.astype(self.dtype_)
+        given = getattr(torch, self.dtype_)
+        dtype = next((p.dtype for p in self.method_.parameters() if p.is_floating_point()), given)
+        inputs = Inputs(table.X, table.noise, dtype)
+        y = table.y if table.y.dtype.kind == "i" else table.y.astype(str(dtype).removeprefix("torch."))
         return Points((inputs, y, table.weight))
 
     def _parts(

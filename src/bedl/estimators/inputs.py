@@ -16,6 +16,7 @@ from bedl.moments import Moments
 __all__ = [
     "Inputs",
     "TrainingSet",
+    "blurred_in_float32",
     "check_noise",
     "check_targets",
     "column_moments",
@@ -27,6 +28,7 @@ __all__ = [
 
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
+ALIKE = 1e-4  # spread over size, below which single precision has only some hundred values for a column
 
 
 @dataclasses.dataclass
@@ -172,6 +174,17 @@ def column_quartiles(X: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarr
     scale = np.where(two, most / 2 - least / 2, np.maximum((high - low) / 1.349, std / 2)).astype(np.float64)
     usable = np.isfinite(scale) & (scale > 0) & (most > least)
     return np.where(usable, loc, mean), np.where(usable, scale, std)
+
+
+def blurred_in_float32(X: np.ndarray) -> bool:
+    """Whether some column varies so little for its size that single precision would blur it, such as times since 1970.
+
+    Example:
+        >>> blurred_in_float32(np.array([[1.0], [2.0]])), blurred_in_float32(np.array([[1.6e9], [1.6e9 + 60]]))
+        (False, True)
+    """
+    mean, std = column_moments(X, None)
+    return bool(((std < ALIKE * np.abs(mean)) & (X.max(0) > X.min(0))).any())
 
 
 def cut_in_folds(n: int, folds: int, seed: int, classes: np.ndarray | None = None) -> np.ndarray:

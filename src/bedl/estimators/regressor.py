@@ -56,14 +56,14 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         verbose: whether progress is shown.
         warm_start: let `fit` go on from the weights (and the scaling) that are there.
         random_state: a number makes everything reproducible. Global generators are never touched.
+        precision: ``"auto"``: learn in single precision (in double where a column of X varies so little for its size
+            that single would blur it), and predict in that of X. ``"double"``: learn in that of X as well.
 
     Attributes:
         method_: the trained method, or an `Ensemble` of them, for standardised targets.
         built_: the name and the options of the method that was built.
         history_: a row per member and epoch: loss, and ``val_nll`` of the points held out.
         n_features_in_, feature_names_in_: of X, as in scikit-learn.
-
-    A double-precision X is trained on in double precision (on a CPU); pass float32 for speed.
 
     Example:
         >>> import numpy as np
@@ -129,7 +129,9 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         factor = self._factor(coverage) if calibrated else None
         if factor is None:
             return prediction.interval(coverage)
-        reach = factor.to(prediction.std) * prediction.std
+        fresh = getattr(self, "calibration_", None) is not None
+        spread = prediction.std if fresh else self.method_.interval_spread(prediction)
+        reach = factor.to(spread) * spread
         return prediction.mean - reach, prediction.mean + reach
 
     def predict_quantiles(self, X: Any, alpha: Any = (0.05, 0.5, 0.95), X_var: Any = None) -> Any:

@@ -159,7 +159,14 @@ class Method(nn.Module):
         return ""
 
     def interval_factor(self, coverage: float) -> Tensor | None:
-        """How many standard deviations about the mean hold a target with this probability, as seen on points that
-        were held out. None: nothing was held out for it. shape: (D,)
+        """How many spreads about the mean hold a target with this probability, as seen on points that were held out.
+        None: nothing was held out for it. shape: (D,)
         """
         return None
+
+    def interval_spread(self, prediction: Any) -> Tensor:
+        """What `interval_factor` counts in: the standard deviation, unless held-out points were measured otherwise.
+
+        prediction: what this method predicted, in any units -> shape (n, D)
+        """
+        return prediction.std

@@ -82,6 +82,16 @@ class TargetStack(Stack):
         few = torch.maximum(self.scores[-1], normal.to(self.scores))  # rows that cannot say it: the most that was seen
         return torch.where(factor.isfinite(), factor, few)
 
+    def interval_spread(self, prediction: Any) -> Tensor:
+        """That of one fold's members, by which rows held out were measured: what folds disagree about is not in it."""
+        folds = (-1, self.held_folds)
+        weights = prediction.log_weights.exp().unflatten(-1, folds) * self.held_folds
+        means = prediction.means.unflatten(-1, folds)
+        parts = (prediction.members_data, prediction.members_distributional, prediction.members_model)
+        variances = sum(parts).unflatten(-1, folds)
+        middle = (weights * means).sum(-2, keepdim=True)
+        return (weights * (variances + (means - middle).square())).sum(-2).mean(-1).sqrt()
+
     # -- what the rows that were held out say -----------------------------------------------------
     @torch.no_grad()
     def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> None:
