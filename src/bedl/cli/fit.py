@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 
-def _hidden(text: str) -> tuple[int, ...]:
+def _hidden(text: str) -> tuple[int, ...] | None:
+    if text == "auto":
+        return None
     widths = tuple(int(part) for part in text.split(",")) if re.fullmatch(r"\d+(,\d+)*", text) else ()
     if not widths or min(widths) < 1:
         raise typer.BadParameter(f"widths of hidden layers such as 50 or 100,50, not {text!r}")
@@ -91,7 +93,7 @@ def fit(
         typer.Option("--epochs", min=1, help="How often each row is seen, at most.", show_default="from the data"),
     ] = None,
     ensemble: Annotated[int, typer.Option("--ensemble", min=1, max=1000, help="How many networks are mixed.")] = 1,
-    hidden: Annotated[str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50.")] = "50",
+    hidden: Annotated[str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50.")] = "auto",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random choices.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted.")] = False,
@@ -174,7 +176,6 @@ def _command(data: str, place: Path, options: dict[str, Any]) -> str:
         "method": "auto",
         "holdout": 0.1,
         "ensemble": 1,
-        "hidden": (50,),
         "seed": 0,
         "decimal": "auto",
     }

@@ -7,19 +7,27 @@ import functools
 import os
 from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
+from bedl.estimators.frames import encoded, needs_encoding
 from bedl.estimators.inputs import (
     Inputs,
     TrainingSet,
+    blurred_in_float32,
     check_noise,
     column_moments,
     column_quartiles,
+    cut_in_folds,
     held_out,
     values_of,
 )
@@ -33,8 +41,12 @@ from bedl.nn import frozen
 from bedl.predictive import Predictive
 from bedl.training.data import Points, stream_seed
 
+if TYPE_CHECKING:
+    from bedl.data.features import FeatureEncoder
+
 __all__ = ["PARTS", "BEDLEstimator"]
 
+MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -47,6 +59,8 @@ class BEDLEstimator(Portable, BaseEstimator):
     built_: tuple[str, dict[str, Any]]
     input_shape_: tuple[int, ...]
     target_names_: list[str] | None
+    encoder_: FeatureEncoder | None
+    calibration_: Any
 
     def __init__(
         self,
@@ -57,6 +71,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         method: str = "auto",
         method_options: dict[str, Any] | None = None,
         standardize: bool | str = True,
+        unseen: str = "error",
         ensemble: int = 1,
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
@@ -72,6 +87,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         verbose: int = 0,
         warm_start: bool = False,
         random_state: Any = None,
+        precision: str = "auto",
     ):
         self.hidden_layers = hidden_layers
         self.activation = activation
@@ -79,6 +95,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.method = method
         self.method_options = method_options
         self.standardize = standardize
+        self.unseen = unseen
         self.ensemble = ensemble
         self.epochs = epochs
         self.batch_size = batch_size
@@ -94,6 +111,12 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.verbose = verbose
         self.warm_start = warm_start
         self.random_state = random_state
+        self.precision = precision
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = self.net is None
+        return tags
 
     # -- what the subclasses say ------------------------------------------------------------------
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
@@ -122,7 +145,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         table = self._check(X, y, sample_weight, X_var, reset=not continuing)
         seed = self._seed()
         if not continuing:
-            self._build(table, seed)
+            self._build(table, seed, steps=bool(self.warm_start))
         plan = self._plan(len(table.X))
         self._optimizers: list[Any] = []
         self.n_seen_ = table.size
@@ -130,13 +153,26 @@ class BEDLEstimator(Portable, BaseEstimator):
         points.n_train = table.size
         if self._members()[0].learns == "by itself":
             self.history_ = self._fit_by_itself(points)
-            return self
-        if self.method_.folds:
+        elif self.method_.folds:
             self.history_ = self._fit_in_folds(points, plan, seed, continuing)
-            return self
-        parts = list(self._parts(points, table, plan, seed))
-        self.history_ = train(self, self._members(), parts, plan, seed)
+        else:
+            parts = list(self._parts(points, table, plan, seed))
+            self.history_ = train(self, self._members(), parts, plan, seed)
+        self.method_.to(getattr(torch, self.dtype_))
+        self.calibration_ = None
+        if self.verbose:
+            print(self.chosen_)
         return self
+
+    @property
+    def chosen_(self) -> str:
+        """What was chosen and learned, in one line."""
+        check_is_fitted(self, "method_")
+        name, options = self.built_
+        said = self.method_.summary()
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items() if isinstance(value, (int, float, str)))
+        members = f"{len(self._members())} networks" if len(self._members()) > 1 else "one network"
+        return f"method {name!r}" + (f" ({given})" if given and not said else "") + f": {said or members}"
 
     def _fit_in_folds(self, points: Points, plan: Recipe, seed: int, continuing: bool) -> list[dict[str, Any]]:
         """Let each member learn from the points outside its fold, then the whole from those inside."""
@@ -146,17 +182,18 @@ class BEDLEstimator(Portable, BaseEstimator):
                 raise ValueError(f"method {name!r} holds out folds and learns from all points at once; no {what}")
         if points.n < folds:
             raise ValueError(f"method {name!r} has {folds} folds and {points.n} points that count; it needs as many")
-        fold = np.random.Generator(np.random.PCG64(stream_seed(seed, folds))).permutation(np.arange(points.n) % folds)
+        fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points))
+        held = self.method_.held_folds
         parts: list[tuple[Points, Points | None]] = []
         for number in range(len(members)):
-            part = points.subset(np.flatnonzero(fold != number % folds))
+            part = points.subset(np.flatnonzero(fold != number % held))
             part.n_train = points.n_train * part.n / points.n
             parts.append((part, None))
         rows = train(self, members, parts, plan, seed)
         place = device_of(self.method_)
-        own = slice(None) if points.index is None else torch.as_tensor(points.index)
-        x, y, weight = (None if part is None else part[own].to(place) for part in points.whole())
-        self.method_.finish(x, y, torch.as_tensor(fold, device=place), weight)
+        some = np.concatenate([np.flatnonzero(fold < held)[:MOST_HELD], np.flatnonzero(fold >= held)[:MOST_HELD]])
+        x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
+        self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
         return rows
 
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
@@ -173,7 +210,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         first = not hasattr(self, "method_")
         table = self._check(X, y, sample_weight, X_var, reset=first, classes=classes)
         if first:
-            self._build(table, self._seed())
+            self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
         if self._members()[0].learns != "by steps" or self.method_.folds:
             raise ValueError(f"method {self.built_[0]!r} learns from all points at once; use fit")
@@ -192,9 +229,19 @@ class BEDLEstimator(Portable, BaseEstimator):
         rate = self.learning_rate
         if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
             raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
+        for name, known in (("unseen", ("error", "ignore")), ("precision", ("auto", "double"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is either {known[0]!r} or {known[1]!r}, not {getattr(self, name)!r}")
         registry.get(self.method)
         names = getattr(y, "columns", None)
-        X, y = self._check_arrays(X, y, reset)
+        if reset:
+            self.encoder_ = None
+        if self._takes_table(X, reset):
+            if X_var is not None:
+                raise ValueError("X_var is for tables of numbers; X holds text, dates or missing values")
+            X, y = self._check_table(X, y)
+        else:
+            X, y = self._check_arrays(X, y, reset)
         weight = None
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -208,12 +255,27 @@ class BEDLEstimator(Portable, BaseEstimator):
             self._same_shape(X)
         return TrainingSet(X, self._targets(y, weight, reset, classes), weight, noise)
 
+    def _takes_table(self, X: Any, reset: bool) -> bool:
+        """Whether X has to be encoded: it holds more than numbers, or what was learned from did."""
+        return self.net is None and needs_encoding(X) if reset else self.encoder_ is not None
+
+    def _check_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """A table of any kind as numbers, and the targets, checked."""
+        table, self.encoder_ = encoded(self, X, self.encoder_, self.unseen)
+        y = self._check_y(y)
+        check_consistent_length(table, y)
+        return table, y
+
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError
 
+    def _check_y(self, y: Any) -> np.ndarray:
+        raise NotImplementedError
+
     def _plan(self, n: int) -> Recipe:
-        asked = registry.get(self.method)  # a choice such as "auto" says itself how what it chose is trained
-        wanted = asked.training if asked.choice is not None else registry.get(self.built_[0]).training
+        asked, built = registry.get(self.method), registry.get(self.built_[0])
+        # a choice such as "auto" says itself how one network is trained; what holds out folds knows better
+        wanted = asked.training if asked.choice is not None and not self.method_.folds else built.training
         return recipe(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n),
@@ -228,13 +290,16 @@ class BEDLEstimator(Portable, BaseEstimator):
             return int(state)
         return int(state.randint(2**31 - 1) if hasattr(state, "randint") else state.integers(2**31 - 1))
 
-    def _build(self, table: TrainingSet, seed: int) -> None:
-        accelerated = self._device().type != "cpu"
-        self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
-        asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None)
+    def _build(self, table: TrainingSet, seed: int, steps: bool) -> None:
+        double = table.X.dtype == np.float64 and self._device().type == "cpu"
+        self.dtype_ = "float64" if double else "float32"
+        goes_on = steps or self.precision == "double" or (double and blurred_in_float32(table.X))
+        learning = getattr(torch, self.dtype_) if goes_on else torch.float32
+        steps = steps or int(self.ensemble) > 1 or self.early_stopping is True
+        asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None, steps=steps)
         self.built_ = registry.resolve(self.method, asked, self.method_options, len(table.X))
         scaling = self._scaling(table) if self.standardize else None
-        self.method_ = self._fresh(self._problem(scaling), seed)
+        self.method_ = self._fresh(self._problem(scaling), seed).to(learning)
         counts = slice(None) if table.weight is None else table.weight > 0
         targets = torch.from_numpy(np.array(table.y[counts]))
         for member in self._members():
@@ -268,8 +333,10 @@ class BEDLEstimator(Portable, BaseEstimator):
         return list(self.method_.members)
 
     def _points(self, table: TrainingSet) -> Points:
-        inputs = Inputs(table.X, table.noise, getattr(torch, self.dtype_))
-        y = table.y if table.y.dtype.kind == "i" else table.y.astype(self.dtype_)
+        given = getattr(torch, self.dtype_)
+        dtype = next((p.dtype for p in self.method_.parameters() if p.is_floating_point()), given)
+        inputs = Inputs(table.X, table.noise, dtype)
+        y = table.y if table.y.dtype.kind == "i" else table.y.astype(str(dtype).removeprefix("torch."))
         return Points((inputs, y, table.weight))
 
     def _parts(
@@ -280,17 +347,20 @@ class BEDLEstimator(Portable, BaseEstimator):
             if not plan.held_out:
                 yield points, None
                 continue
-            labels = None
-            if table.y.dtype.kind == "i" and table.y.ndim == 1:  # classes, of which none may be missing
-                labels = table.y if points.index is None else table.y[points.index]
             count = min(plan.held_out, points.n - 1)
-            kept, out = held_out(points.n, count, stream_seed(seed, number), labels)
+            kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points))
             if not len(out):
                 yield points, None
                 continue
             part = points.subset(kept)
             part.n_train = table.size * len(kept) / points.n
             yield part, points.subset(out)
+
+    def _labels(self, points: Points) -> np.ndarray | None:
+        """Classes, whose shares are to be kept where points are held out; None for other targets. shape: (n,)"""
+        if points.y.dtype.kind != "i" or points.y.ndim != 1:
+            return None
+        return points.y if points.index is None else points.y[points.index]
 
     def _device(self) -> torch.device:
         if self.device != "auto":
@@ -307,7 +377,16 @@ class BEDLEstimator(Portable, BaseEstimator):
             X_var: variance of the noise in X, as in `fit`.
         """
         check_is_fitted(self, "method_")
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=len(self.input_shape_) > 1)
+        if self.encoder_ is not None:
+            X = encoded(self, X, self.encoder_, self.unseen)[0]
+        elif needs_encoding(X) and len(self.input_shape_) == 1:
+            raise ValueError(
+                "X holds text or missing values (NaN), and what was learned from held numbers only: fill them in, or "
+                "fit on a table that has such"
+            )
+        else:
+            images = len(self.input_shape_) > 1
+            X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=images)
         self._same_shape(X)
         inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
         place = device_of(self.method_)

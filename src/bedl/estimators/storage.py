@@ -45,6 +45,7 @@ def save(estimator: Any, path: Path, overwrite: bool) -> Path:
         "n_features_in": int(estimator.n_features_in_),
         "feature_names_in": None if names is None else [str(name) for name in names],
         "target_names": estimator.target_names_,
+        "encoder": None if estimator.encoder_ is None else estimator.encoder_.to_dict(),
         "dtype": estimator.dtype_,
         "n_seen": float(estimator.n_seen_),
         "built": {"method": estimator.built_[0], "options": _as_json(estimator.built_[1])},
@@ -126,9 +127,22 @@ def _restored(cls: type, content: dict[str, Any], given: dict[str, Any], path: P
         estimator.feature_names_in_ = np.asarray(content["feature_names_in"], dtype=object)
     estimator.target_names_, estimator.dtype_ = content["target_names"], content["dtype"]
     estimator.n_seen_, estimator.history_ = content["n_seen"], []
+    estimator.encoder_ = _encoder(content)
     estimator._set_state(content)
     estimator.built_ = _built(content, given, path)
     return estimator
+
+
+def _encoder(content: dict[str, Any]) -> Any:
+    """How tables with text or missing values are read; None for numbers, which earlier versions took alone."""
+    if content.get("encoder") is None:
+        return None
+    from bedl.data.features import FeatureEncoder
+
+    encoder = FeatureEncoder.from_dict(content["encoder"])
+    if [len(encoder.feature_names)] != list(content["input_shape"]):
+        raise ValueError(f"{len(encoder.feature_names)} features for an input of shape {content['input_shape']}")
+    return encoder
 
 
 def _damaged(path: Path, error: Exception) -> ModelFileError:

@@ -111,6 +111,29 @@ class CategoricalPredictive(Predictive):
         draws = torch.multinomial(flat, n, replacement=True, generator=generator)
         return draws.T.reshape(n, *self.log_probabilities.shape[:-1])
 
+    def tempered(self, temperature: float | Tensor) -> CategoricalPredictive:
+        """Bolder or more careful, p^(1/t): each part of the uncertainty keeps its share of the entropy.
+
+        Args:
+            temperature: above 1 more careful, below 1 bolder. shape: () or (*batch)
+
+        Example:
+            >>> p = CategoricalPredictive(torch.tensor([[0.8, 0.2]]).log(), *torch.zeros(3, 1), torch.zeros(1, 2))
+            >>> p.tempered(0.5).probabilities
+            tensor([[0.9412, 0.0588]])
+        """
+        return self.as_bold_as(torch.log_softmax(self.log_probabilities / torch.as_tensor(temperature)[..., None], -1))
+
+    def as_bold_as(self, log_probabilities: Tensor) -> CategoricalPredictive:
+        """Other probabilities, of whose entropy each part keeps its share. log_probabilities: shape (*batch, C)"""
+        least = torch.finfo(log_probabilities.dtype).tiny
+        other = CategoricalPredictive(log_probabilities, self.data, self.distributional, self.vacuity, self.spread)
+        share = other.entropy / self.entropy.clamp_min(least)
+        spread = torch.minimum(self.spread / self.variance.clamp_min(least), torch.ones(()).to(self.spread))
+        return CategoricalPredictive(
+            log_probabilities, self.data * share, self.distributional * share, self.vacuity, spread * other.variance
+        )
+
     def mixed(self) -> CategoricalPredictive:
         log_p = torch.logsumexp(self.log_probabilities, 0) - math.log(len(self.log_probabilities))
         between = self.probabilities.var(0, correction=0)

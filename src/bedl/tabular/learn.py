@@ -38,7 +38,7 @@ def fit(
     holdout: float = 0.1,
     epochs: int | None = None,
     ensemble: int = 1,
-    hidden: Sequence[int] = (50,),
+    hidden: Sequence[int] | None = None,
     seed: int = 0,
     device: str = "auto",
     resume: bool = False,
@@ -65,7 +65,7 @@ def fit(
         holdout: share of the rows that are kept aside and scored at the end.
         epochs: how often each row is seen at most; None: from the number of rows.
         ensemble: how many networks are trained and mixed.
-        hidden: widths of the hidden layers.
+        hidden: widths of the hidden layers; None: as the method has it.
         seed: the seed of all random choices.
         device: "auto", "cpu", "cuda", …
         resume: whether to go on with a fit that was interrupted.
@@ -87,7 +87,8 @@ def fit(
     table = open_table(data, root)
     settings = FitSettings(
         table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
-        drop_missing_target, holdout, epochs, ensemble, tuple(hidden), seed, method, decimal,
+        drop_missing_target, holdout, epochs, ensemble, hidden if hidden is None else tuple(hidden), seed, method,
+        decimal,
     )  # fmt: skip
     watcher = watcher or Watcher()
     with _place(out) as place, locked(place):
@@ -103,6 +104,7 @@ def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularMo
         rows = run.encode(advance)
     watcher.on_rows(encoder, rows.counts)
     estimator = run.train(rows, device, watcher.callbacks)
+    watcher.on_trained(estimator.chosen_)
     model = TabularModel(name, encoder, EstimatorEngine(estimator, encoder.task))
     scores: dict[str, float] = {}
     notes = []

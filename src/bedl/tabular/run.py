@@ -47,7 +47,7 @@ class FitSettings:
     holdout: float = 0.1
     epochs: int | None = None
     ensemble: int = 1
-    hidden: tuple[int, ...] = (50,)
+    hidden: tuple[int, ...] | None = None
     seed: int = 0
     method: str = "auto"
     decimal: str = "auto"
@@ -138,9 +138,9 @@ class FitRun:
 
         assert self.encoder is not None
         s, task = self.settings, tasks.get(self.encoder.task)
-        with self._discarded_on_error(), _threads(self.encoder.n_features, s.hidden):
+        with self._discarded_on_error(), _threads(self.encoder.n_features, s.hidden or (64, 64)):
             estimator = getattr(bedl.estimators, task.estimator)(
-                s.hidden, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
+                s.hidden or "auto", standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
                 epochs="auto" if s.epochs is None else s.epochs, device=device, callbacks=callbacks,
                 checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=MOST, least_seconds=LEAST),
                 random_state=s.seed, method=s.method, **task.options,
