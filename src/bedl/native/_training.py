@@ -6,6 +6,8 @@ are as far apart as those, and without gaps in themselves. All results are writt
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +15,10 @@ from torch import Tensor
 
 from bedl.native import _kernels
 
-__all__ = ["adam", "columns", "columns_gradients", "normal_loss", "norms", "weights", "weights_gradients"]
+__all__ = [
+    "adam", "columns", "columns_gradients", "normal_loss", "norms", "rectified", "rectified_gradients", "weights",
+    "weights_gradients",
+]  # fmt: skip
 
 MOST_SIZE = 8  # numbers that a column is embedded in
 
@@ -54,6 +59,18 @@ def weights_gradients(
     _library().bedl_weights_gradients(*mean.shape, mean.stride(0), *(x.data_ptr() for x in given))
 
 
+def rectified(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
+    """As the kernel without room. tensors: m, v, results; all without gaps. shapes: (*shape)"""
+    pointers = (x.data_ptr() for x in tensors)
+    _library().bedl_rectified(tensors[0].numel(), *pointers, _kernels._floats(tuple(fit)), unit, far)
+
+
+def rectified_gradients(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
+    """The same. tensors: m, v, mean, derivatives by both results, those by m and v. shapes: (*shape)"""
+    pointers = (x.data_ptr() for x in tensors)
+    _library().bedl_rectified_gradients(tensors[0].numel(), *pointers, _kernels._floats(tuple(fit)), unit, far)
+
+
 def norms(x: Tensor) -> Tensor:
     """The norm of each row. x: shape (R, P), without gaps; result: shape (R,)"""
     result = x.new_empty(len(x))
@@ -62,18 +79,19 @@ def norms(x: Tensor) -> Tensor:
 
 
 def adam(
-    scale: Tensor, rate: Tensor, beta1: float, beta2: float, root: float, eps: float, parameters: Tensor,
-    gradient: Tensor, mean: Tensor, square: Tensor,
+    scale: Sequence[float], rate: Sequence[float], beta1: float, beta2: float, root: float, eps: float,
+    parameters: Tensor, gradient: Tensor, mean: Tensor, square: Tensor,
 ) -> None:  # fmt: skip
     """A step of Adam.
 
     Args:
-        scale, rate: factors on each row's gradient, and on its update. shape: (R,)
+        scale, rate: factors on each row's gradient, and on its update.
         root: sqrt(1 − beta2^t)
         parameters, gradient, mean, square: shape (R, P), without gaps
     """
     pointers = (x.data_ptr() for x in (parameters, gradient, mean, square))
-    _library().bedl_adam(*gradient.shape, scale.data_ptr(), rate.data_ptr(), beta1, beta2, root, eps, *pointers)
+    floats = ctypes.c_float * len(rate)
+    _library().bedl_adam(*gradient.shape, floats(*scale), floats(*rate), beta1, beta2, root, eps, *pointers)
 
 
 def columns(z: Tensor, frequency: Tensor, phase: Tensor, weight: Tensor, bias: Tensor, made: Tensor) -> None:

@@ -183,7 +183,7 @@ class one_of:
 
 def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: float = 3.0) -> Tensor:
     """Rows that are no data, each of one of three kinds: near by, with noise of a random size, which reaches into gaps;
-    some columns anywhere, up to far outside; or columns that do not belong together.
+    some columns anywhere, up to far outside; or each column from another row.
 
     Args:
         x: a table, or several. shape: (*tables, n, columns)
@@ -191,19 +191,21 @@ def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: floa
         reach: how much of what is anywhere lies far outside: half of it beyond 0.58 · reach standard deviations.
     """
     row, table = (*x.shape[:-1], 1), x.shape
-    loc, std = x.mean(-2, keepdim=True), x.std(-2, correction=0, keepdim=True)
+    loc = x.mean(-2, keepdim=True)
+    std = (x - loc).square().mean(-2, keepdim=True).sqrt()
     std = torch.where(std > 0, std, 1.0)
     rand = functools.partial(_rand, x, generator=generator)
-    size = torch.exp(math.log(0.1) + math.log(20.0) * rand(*row))
-    normal = torch.special.ndtri(rand(*table).clamp(1e-6, 1 - 1e-6))
-    near = x + size * normal * std
-    uniform = (2 * rand(*table) - 1) * 0.999
-    anywhere = loc + std * reach * uniform * torch.rsqrt(1 - uniform.square())
-    score = rand(*table)
-    far = torch.where((score < rand(*row)) | (score == score.amin(-1, keepdim=True)), anywhere, x)
-    mixed = permute_columns(x, generator) if x.shape[-1] > 1 else far
-    kind = rand(*row)
-    return torch.where(kind < 0.5, near, torch.where(kind < 0.75, far, mixed))
+    kind, size, share = rand(*row), torch.exp(math.log(0.1) + math.log(20.0) * rand(*row)), rand(*row)
+    uniform, score = 2 * rand(*table) - 1, rand(*table)  # of which each row uses what its kind needs
+    near, mixed = kind < 0.5, kind >= (0.75 if x.shape[-1] > 1 else 1.0)
+    normal = torch.erfinv(uniform.clamp(-1 + 2e-6, 1 - 2e-6)) * math.sqrt(2)
+    around = torch.addcmul(x, torch.where(near, size, 0.0) * std, normal)
+    bounded = uniform * 0.999
+    anywhere = torch.addcmul(loc, std * reach, bounded * torch.rsqrt(1 - bounded.square()))
+    another = x.gather(-2, ((0.5 + 0.5 * uniform) * x.shape[-2]).long().clamp_max_(x.shape[-2] - 1))
+    # of a row that is far away some columns change, at least one; of one that is mixed all; of one near by none
+    most = torch.where(near, -1.0, torch.where(mixed, 1.0, torch.maximum(share, score.amin(-1, keepdim=True))))
+    return torch.where(score <= most, torch.where(mixed, another, anywhere), around)
 
 
 around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes_many`

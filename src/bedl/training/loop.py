@@ -20,7 +20,6 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from bedl.methods import Method
@@ -176,7 +175,7 @@ def fit(
     )  # fmt: skip
     points = as_points(data, num_workers, collate)
     held_out = None if validation is None else as_points(validation, num_workers, collate)
-    fabric = Fabric(
+    fabric = _fabric(
         accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision,
         loggers=loggers,
     )  # fmt: skip
@@ -186,6 +185,15 @@ def fit(
     if weights:
         method.load_state_dict(safetensors.torch.load(weights))
     return FitResult(*outcome)
+
+
+def _fabric(**options: Any) -> Any:
+    """Lightning's Fabric, which takes seconds to import, and which networks of tables do without."""
+    try:
+        from lightning_fabric import Fabric
+    except ModuleNotFoundError as error:
+        raise ImportError("fit needs lightning_fabric: pip install 'bedl[train]'") from error
+    return Fabric(**options)
 
 
 def _train(

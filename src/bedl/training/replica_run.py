@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bedl.methods import Batch, Method
@@ -32,7 +31,7 @@ __all__ = ["ReplicaRun", "ReplicaSettings"]
 class ReplicaSettings:
     """The choices of a run; `fit_replicas` explains them."""
 
-    rates: Tensor  # shape: (R,)
+    rates: Sequence[float]
     seeds: Sequence[int]
     schedule: Schedule
     gradient_clip: float | None
@@ -46,7 +45,7 @@ class ReplicaRun:
     """Replicas under way; to callbacks it shows the same as a `Run` of one method.
 
     Attributes:
-        methods: what is trained.
+        methods: what is trained, with the parameters of now; `method` where it is one.
         epoch: that of the replica with most steps, counted from 0.
         step, total_steps: optimiser steps taken, and planned.
         stop: set it to end the run after the present step.
@@ -54,16 +53,26 @@ class ReplicaRun:
 
     def __init__(self, stacked: Stacked, batches: ReplicaBatches, validation: Any, settings: ReplicaSettings):
         self.stacked, self.batches, self.settings = stacked, batches, settings
-        self.methods: list[Method] = stacked.methods
         self.watch = None if validation is None else ReplicaWatch(stacked, validation, settings.early_stopping)
         self.adam = VectorAdam(stacked.parameters)
-        self.draw = Preparation(self.methods, settings.seeds)
+        self.draw = Preparation(stacked.methods, settings.seeds)
         self.feed = Feed(batches, self.draw)
         self.losses = Losses(batches)
         self.step, self.total_steps = 0, len(batches)
         self.stop = False
         self.checkpoint: Path | None = None
         self.pace = Pace(settings.checkpoints)
+
+    @property
+    def methods(self) -> list[Method]:
+        self.stacked.write_back()
+        return self.stacked.methods
+
+    @property
+    def method(self) -> Method:
+        """The only one there is."""
+        (method,) = self.methods
+        return method
 
     @property
     def epoch(self) -> int:
@@ -87,29 +96,37 @@ class ReplicaRun:
 
     @property
     def _stopped(self) -> list[bool]:
-        return [False] * len(self.methods) if self.watch is None else self.watch.stopped
+        return [False] * len(self.stacked.methods) if self.watch is None else self.watch.stopped
 
     def _step(self) -> None:
         rows, batch = self.feed[self.step]
         loss, gradient = self.stacked.gradients(batch)
-        norm = norms(gradient)
-        values = loss.tolist()
-        if not math.isfinite(sum(values) + float(norm.sum())):
+        values, lengths = loss.tolist(), norms(gradient).tolist()
+        if not math.isfinite(sum(values) + sum(lengths)):
             raise self._not_finite(batch, loss, gradient)
         limit = self.settings.gradient_clip
         totals = self.batches.totals
         going = [self.step < total and not done for total, done in zip(totals, self._stopped, strict=True)]
         factor = {total: self.settings.schedule(self.step, total) for total in set(totals) if self.step < total}
-        factors = [factor[total] if on else 0.0 for on, total in zip(going, totals, strict=True)]
-        rates = self.settings.rates * torch.tensor(factors, dtype=torch.float64)
-        self.adam.step(gradient, rates.to(self.stacked.device), None if limit is None else clipping(norm, limit))
+        rates = [
+            rate * factor[total] if on else 0.0
+            for on, total, rate in zip(going, totals, self.settings.rates, strict=True)
+        ]
+        self.adam.step(gradient, rates, None if limit is None else clipping(lengths, limit))
         epoch = self.epoch
         self.step += 1
         if self.settings.callbacks:
             mean = sum(values) / len(values)
             self._tell(
                 "on_step",
-                {"kind": "step", "epoch": epoch, "step": self.step, "loss": mean, "points": sum(rows.counts)},
+                {
+                    "kind": "step",
+                    "epoch": epoch,
+                    "step": self.step,
+                    "loss": mean,
+                    "lr": max(rates),
+                    "points": sum(rows.counts),
+                },
             )
         ended = self.losses.add(values, rows, going)
         if any(ended):
@@ -128,7 +145,7 @@ class ReplicaRun:
         replica = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
         parts: list[Any] = [None if part is None else part[replica] for part in batch]  # type: ignore[index]
         own = Batch._make(parts)._replace(n_train=int(parts[2]))
-        origin = find_origin(self.methods[replica], [own])
+        origin = find_origin(self.stacked.methods[replica], [own])
         where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
         return NonFiniteLossError(self.step, float(loss[replica]), where, self.checkpoint)
 
@@ -148,7 +165,7 @@ class ReplicaRun:
 
     def _build(self) -> str:
         """The methods' build, and the order of parameters in a row."""
-        return f"{build_of(self.methods[0])}\n{' '.join(self.stacked.names)}"
+        return f"{build_of(self.stacked.methods[0])}\n{' '.join(self.stacked.names)}"
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -99,7 +99,7 @@ def fit_replicas(
     """
     methods = _replicas(methods)
     seeds = list(range(len(methods))) if seeds is None else list(seeds)
-    rates = torch.as_tensor([lr] * len(methods) if isinstance(lr, (int, float)) else list(lr), dtype=torch.float64)
+    rates = [float(lr)] * len(methods) if isinstance(lr, (int, float)) else [float(rate) for rate in lr]
     if len(seeds) != len(methods) or len(rates) != len(methods):
         raise ValueError(
             f"{len(methods)} replicas need as many seeds and learning rates, not {len(seeds)} and {len(rates)}"

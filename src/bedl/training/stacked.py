@@ -15,7 +15,7 @@ from bedl.methods import Batch, Method
 from bedl.training.batched import Batched, NotKnown, Rows, in_rows, with_numbers
 from bedl.training.run import log_density
 
-__all__ = ["Stacked"]
+__all__ = ["Stacked", "is_known"]
 
 
 class _Loss(nn.Module):
@@ -91,6 +91,8 @@ class Stacked:
     @torch.no_grad()
     def log_densities(self, x: Any, y: Tensor) -> Tensor:
         """Each replica's log p(y|x) of its own points. x: shape (R, n, *input); result: shape (R, n)"""
+        if self.batched is not None and isinstance(x, Tensor) and x.dim() == 3:
+            return self.batched.log_densities(x, y)
         score = functools.partial(self._one, score=True)
         batch = Batch(x, y, torch.ones(len(self.parameters), device=self.device))
         axes: Any = Batch._make(None if part is None else 0 for part in batch)
@@ -145,6 +147,11 @@ class Stacked:
             own = dict(_Loss(method).named_parameters())
             for name, part, shape in zip(self.names, row.split(self.sizes), self.shapes, strict=True):
                 own[name].copy_(part.view(shape))
+
+
+def is_known(method: Method) -> bool:
+    """Whether a method has a twin that needs no vmap."""
+    return any(p.requires_grad for p in method.parameters()) and Stacked([method]).batched is not None
 
 
 def check_same_build(methods: Sequence[Any]) -> None:

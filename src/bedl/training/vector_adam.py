@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class VectorAdam:
 
     Example:
         >>> parameters = torch.zeros(2, 3)
-        >>> VectorAdam(parameters).step(torch.ones(2, 3), torch.tensor([0.1, 0.2]))
+        >>> VectorAdam(parameters).step(torch.ones(2, 3), [0.1, 0.2])
         >>> parameters[:, 0]
         tensor([-0.1000, -0.2000])
     """
@@ -35,28 +36,29 @@ class VectorAdam:
         self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
 
     @torch.no_grad()
-    def step(self, gradient: Tensor, lr: Tensor, scale: Tensor | None = None) -> None:
+    def step(self, gradient: Tensor, lr: Sequence[float], scale: Sequence[float] | None = None) -> None:
         """Update all rows.
 
         Args:
             gradient: shape (R, P)
-            lr: learning rates; a row with 0 stays exactly as it is. shape: (R,)
-            scale: a factor on each row's gradient, such as `clipping` gives. shape: (R,)
+            lr: learning rates; a row with 0 stays exactly as it is.
+            scale: a factor on each row's gradient, such as `clipping` gives.
         """
         beta1, beta2 = self.betas
         self.count += 1
+        rates = [rate / (1 - beta1**self.count) for rate in lr]
+        unbiased = math.sqrt(1 - beta2**self.count)
         if gradient.is_contiguous() and native.suits(self.parameters, gradient):
-            rates = (lr / (1 - beta1**self.count)).float()
-            scale = torch.ones_like(rates) if scale is None else scale
-            how = (beta1, beta2, math.sqrt(1 - beta2**self.count), self.eps)
-            native.training.adam(scale, rates, *how, self.parameters, gradient, self.mean, self.square)
+            how = (beta1, beta2, unbiased, self.eps)
+            scales = [1.0] * len(rates) if scale is None else scale
+            native.training.adam(scales, rates, *how, self.parameters, gradient, self.mean, self.square)
             return
-        gradient = gradient if scale is None else gradient * scale.unsqueeze(1)
+        if scale is not None:
+            gradient = gradient * gradient.new_tensor(scale).unsqueeze(1)
         self.mean.lerp_(gradient, 1 - beta1)
         self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (self.square.sqrt() / math.sqrt(1 - beta2**self.count)).add_(self.eps)
-        rate = -(lr / (1 - beta1**self.count)).unsqueeze(1).to(root.dtype)
-        self.parameters.addcmul_(rate, self.mean / root)
+        root = (self.square.sqrt() / unbiased).add_(self.eps)
+        self.parameters.addcmul_(-gradient.new_tensor(rates).unsqueeze(1), self.mean / root)
 
 
 def norms(gradient: Tensor) -> Tensor:
@@ -66,6 +68,6 @@ def norms(gradient: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient, dim=1)
 
 
-def clipping(norm: Tensor, max_norm: float) -> Tensor:
-    """Factors that scale rows to a norm of at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does. shape: (R,)"""
-    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+def clipping(norms: Sequence[float], max_norm: float) -> list[float]:
+    """Factors that scale rows to a norm of at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does."""
+    return [min(1.0, max_norm / (norm + 1e-6)) for norm in norms]

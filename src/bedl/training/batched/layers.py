@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from bedl import native
+from bedl import native, special
 from bedl.moments import Moments
 from bedl.nn.columns import compact
 from bedl.rules.rectified import rectified, rectified_gradients
+from bedl.special import NEGLIGIBLE
 from bedl.training.batched.rows import Rows, Weight
 
 __all__ = ["Activation", "Affine", "Chain", "Embedding", "Layer", "Pair", "Scaling", "Shortcut"]
@@ -104,13 +105,19 @@ class Affine:
 class Activation:
     """An activation, entry by entry: ReLU by its own rule, any other as its module and autograd have it."""
 
-    def __init__(self, module: nn.Module):
-        self.module, self.rectifies = module, type(module) is nn.ReLU
+    def __init__(self, rows: Rows, module: nn.Module):
+        self.rows, self.module, self.rectifies = rows, module, type(module) is nn.ReLU
+        self.room = Buffers()
 
     def forward(self, x: Pair) -> Pair:
         if self.rectifies and x.variance is not None:
-            self.x, self.y = x, Pair(*rectified(x.loc, x.variance, alone=True))
-            return self.y
+            if self.rows.in_c:
+                y = Pair(self.room.like("loc", x.loc), self.room.like("variance", x.loc))
+                native.training.rectified((*x, *y), *special.HALF_LINE, NEGLIGIBLE[x.loc.dtype])  # type: ignore
+            else:
+                y = Pair(*rectified(x.loc, x.variance, alone=True))
+            self.x, self.y = x, y
+            return y
         with torch.enable_grad():
             self.x = Pair(*(None if part is None else part.detach().requires_grad_() for part in x))  # type: ignore
             y = self.module(self.x.loc if self.x.variance is None else Moments(self.x.loc, self.x.variance))
@@ -121,7 +128,12 @@ class Activation:
         if not inputs:
             return None
         if self.rectifies and self.x.variance is not None and by.variance is not None:
-            return Pair(*rectified_gradients(self.x.loc, self.x.variance, self.y.loc, by.loc, by.variance, alone=True))
+            moments = (self.x.loc, self.x.variance, self.y.loc, by.loc, by.variance)
+            if self.rows.in_c:
+                made = self.room.like("by_loc", by.loc), self.room.like("by_variance", by.loc)
+                native.training.rectified_gradients((*moments, *made), *special.HALF_LINE, NEGLIGIBLE[by.loc.dtype])
+                return Pair(*made)
+            return Pair(*rectified_gradients(*moments, alone=True))
         outputs, derivatives, sources = ([part for part in pair if part is not None] for pair in (self.y, by, self.x))
         found = torch.autograd.grad(outputs, sources, derivatives)
         return Pair(found[0], found[1] if len(found) > 1 else None)
@@ -146,7 +158,7 @@ class Embedding:
     """`bedl.nn.Columns` of known inputs: each column bounded, beside a few numbers made of its waves."""
 
     def __init__(self, rows: Rows, prefix: str, size: int):
-        self.size, self.room = size, Buffers()
+        self.rows, self.size, self.room = rows, size, Buffers()
         names = ("frequency", "phase", "weight", "bias") if size else ()
         self.parameters = [rows.of(prefix + name) for name in names]
         self.by = [rows.by(prefix + name) for name in names]
@@ -158,7 +170,7 @@ class Embedding:
             return Pair(z, None)
         frequency, phase, weight, bias = self.parameters
         made = self.room.like("made", z, z.shape[-1] * (1 + self.size))
-        if self._in_c(z):
+        if self._in_c():
             native.training.columns(z, frequency, phase, weight, bias, made)
             return Pair(made, None)
         waves = torch.cos(self._angles(z, frequency, phase))  # shape: (R, d, n, waves)
@@ -171,7 +183,7 @@ class Embedding:
         if not self.size:
             return None
         z = self.z
-        if self._in_c(z):
+        if self._in_c():
             native.training.columns_gradients(z, *self.parameters[:3], by.loc, *self.by)
             return None
         frequency, phase, weight, _ = self.parameters
@@ -185,8 +197,8 @@ class Embedding:
         by_frequency.copy_((by_angles * z.mT.unsqueeze(3)).sum(2).mul_(2 * math.pi))
         return None
 
-    def _in_c(self, z: Tensor) -> bool:
-        return self.size <= native.training.MOST_SIZE and native.suits(z)
+    def _in_c(self) -> bool:
+        return self.rows.in_c and self.size <= native.training.MOST_SIZE
 
     @staticmethod
     def _angles(z: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ class NormalLoss:
 
     def __init__(self, head: Normal, terms: dict[type, Any], strengths: dict[type, Tensor]):
         self.head, self.terms, self.strengths = head, terms, strengths
+        self.log_beta = float(head.log_beta)
         self.n_train = torch.empty(0)
         self.numbers = torch.empty(0)
 
@@ -107,7 +108,7 @@ class NormalLoss:
         by = torch.empty_like(loc), torch.empty_like(loc)
         learned = self.head.noise == "learned"
         loss = native.training.normal_loss(
-            loc, variance, y, weight, self.numbers, learned, float(self.head.log_beta), self.head.prior_precision, *by
+            loc, variance, y, weight, self.numbers, learned, self.log_beta, self.head.prior_precision, *by
         )
         return loss, Pair(*by)
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
+from bedl import native
 from bedl.methods import Batch, Method
 from bedl.moments import Moments
 from bedl.nn import GaussianLinear
@@ -17,6 +19,7 @@ from bedl.objectives import WeightPrior
 from bedl.training.batched.layers import Activation, Affine, Chain, Embedding, Layer, Pair, Scaling, Shortcut
 from bedl.training.batched.losses import OutputLoss
 from bedl.training.batched.rows import Rows
+from bedl.training.run import log_density
 
 __all__ = ["Batched"]
 
@@ -59,20 +62,26 @@ class Batched:
         self.strength = (torch.cat(given, 1) if given else own).sum(1).to(rows.parameters)  # shape: (R,) or (1,)
         if given and len(given) < len(priors):
             raise NotKnown("several priors, of which some differ")
-        self.loss = OutputLoss(head, objective, numbers)
+        self.head, self.loss = head, OutputLoss(head, objective, numbers)
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and their gradients; the latter are overwritten by the next call. shapes: (R,), (R, P)"""
-        x = batch.x if batch.perturbed is None else torch.cat([batch.x, batch.perturbed], 1)  # type: ignore[list-item]
+        x: Any = batch.x if batch.perturbed is None else torch.cat([batch.x, batch.perturbed], 1)  # type: ignore
+        self.rows.in_c = native.suits(x, self.rows.parameters)
         divergence = self.rows.look_up()
-        losses, by = self.loss(self.net.forward(Pair(x, None)), batch)  # type: ignore[arg-type]
+        losses, by = self.loss(self.net.forward(Pair(x, None)), batch)
         self.net.backward(by, inputs=False)
         pull = self.strength / batch.n_train
         self.rows.pull_back(pull)
         return losses + pull * divergence, self.rows.gradient
 
+    def log_densities(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y|x) of each replica's own points. x: shape (R, n, d); result: shape (R, n)"""
+        return vmap(lambda f, y: log_density(self.head(f), y), randomness="different")(self.outputs(x), y)
+
     def outputs(self, x: Tensor) -> Moments:
-        """What the networks say. x: shape (R, n, *input); result: shape (R, n, n_outputs)"""
+        """What the networks say. x: shape (R, n, d); result: shape (R, n, n_outputs)"""
+        self.rows.in_c = native.suits(x, self.rows.parameters)
         self.rows.look_up()
         loc, variance = self.net.forward(Pair(x, None))
         return Moments(loc, torch.zeros_like(loc) if variance is None else variance)
@@ -88,7 +97,7 @@ def _layer(module: Any, prefix: str, rows: Rows, fixed: Fixed) -> Layer:
     if kind is nn.Sequential:
         return Chain([_layer(part, f"{prefix}{name}.", rows, fixed) for name, part in module._modules.items()])
     if kind in ACTIVATIONS:
-        return Activation(module)
+        return Activation(rows, module)
     if kind is nn.Identity or (kind is nn.Dropout and module.p == 0):
         return Chain([])
     if kind is GaussianLinear and _is_plain(module, prefix, rows):

@@ -50,6 +50,7 @@ class Rows:
 
     Attributes:
         gradient: of each replica's loss. shape: (R, P)
+        in_c: whether kernels do what they can.
     """
 
     def __init__(self, names: Sequence[str], shapes: Sequence[torch.Size], parameters: Tensor, count: int):
@@ -59,6 +60,7 @@ class Rows:
             for i, (name, size, shape) in enumerate(zip(names, sizes, shapes, strict=True))
         }
         self.parameters, self.gradient = parameters, torch.zeros_like(parameters)
+        self.in_c = False
         self.weights = sum(sizes[:count])
         made = [parameters.new_zeros(len(parameters), self.weights) for _ in range(4)]
         self.variance, self.second_moment, self.by_variance, self.by_second_moment = made
@@ -89,7 +91,7 @@ class Rows:
     def look_up(self) -> Tensor:
         """Compute what depends on the parameters alone: variances, second moments. Returns each replica's divergence
         of all Gaussian weights from N(0, 1). shape: (R,)"""
-        if native.suits(self.parameters):
+        if self.in_c:
             return native.training.weights(self.mean, self.logvar, self.variance, self.second_moment)
         torch.exp(self.logvar, out=self.variance)
         torch.addcmul(self.variance, self.mean, self.mean, out=self.second_moment)
@@ -101,7 +103,7 @@ class Rows:
         Args:
             pull: a factor on the derivatives of the divergence that `look_up` gives. shape: (R,)
         """
-        if native.suits(self.parameters):
+        if self.in_c:
             native.training.weights_gradients(
                 pull.to(self.mean.dtype), self.mean, self.variance, self.by_variance, self.by_second_moment,
                 self.by_mean, self.by_logvar,
