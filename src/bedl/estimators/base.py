@@ -17,6 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from bedl.estimators.inputs import (
     Inputs,
     TrainingSet,
+    check_image_shape,
     check_noise,
     column_moments,
     column_quartiles,
@@ -56,6 +57,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         net: Any = None,
         method: str = "auto",
         method_options: dict[str, Any] | None = None,
+        image_shape: tuple[int, ...] | None = None,
         standardize: bool | str = True,
         ensemble: int = 1,
         epochs: int | str = "auto",
@@ -78,6 +80,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.net = net
         self.method = method
         self.method_options = method_options
+        self.image_shape = image_shape
         self.standardize = standardize
         self.ensemble = ensemble
         self.epochs = epochs
@@ -195,6 +198,8 @@ class BEDLEstimator(Portable, BaseEstimator):
         registry.get(self.method)
         names = getattr(y, "columns", None)
         X, y = self._check_arrays(X, y, reset)
+        if self.image_shape is not None:
+            check_image_shape(self.image_shape, X.shape[1:])
         weight = None
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -212,8 +217,9 @@ class BEDLEstimator(Portable, BaseEstimator):
         raise NotImplementedError
 
     def _plan(self, n: int) -> Recipe:
-        asked = registry.get(self.method)  # a choice such as "auto" says itself how what it chose is trained
-        wanted = asked.training if asked.choice is not None else registry.get(self.built_[0]).training
+        asked, built = registry.get(self.method), registry.get(self.built_[0])
+        # a choice such as "auto" says itself how what it chose is trained, but of images
+        wanted = asked.training if asked.choice is not None and built.name != "images" else built.training
         return recipe(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n),
@@ -242,9 +248,10 @@ class BEDLEstimator(Portable, BaseEstimator):
                 member.head.prepare(targets)
 
     def _scaling(self, table: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
-        if self.standardize != "shared" and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
+        shared = self.standardize == "shared" or (self.image_shape is not None and table.X.ndim == 2)
+        if not shared and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
             return column_quartiles(table.X, table.weight)
-        if self.standardize != "shared":
+        if not shared:
             return column_moments(table.X, table.weight)
         flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
         return tuple(np.repeat(part, table.X.shape[1]) for part in column_moments(flat, table.weight))  # type: ignore
@@ -252,7 +259,14 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _problem(self, scaling: tuple[np.ndarray, np.ndarray] | None) -> Problem:
         front = None if scaling is None else functools.partial(standardize, *scaling, self.input_shape_)
         return Problem(
-            self.task_, self.n_targets_, self.input_shape_, self.hidden_layers, self.activation, self.net, front
+            self.task_,
+            self.n_targets_,
+            self.input_shape_,
+            self.hidden_layers,
+            self.activation,
+            self.net,
+            front,
+            image_shape=None if self.image_shape is None else tuple(self.image_shape),
         )
 
     def _fresh(self, problem: Problem, seed: int) -> Method:
