@@ -1,7 +1,7 @@
 """What the default makes of MNIST: ``python -m benchmarks.images``, $BEDL_DATA being where the images are.
 
-LeNet-5 of the paper and `BEDLClassifier(net=…)` as it is. The settings were chosen on a part of the training images, and
-on things drawn by code; the test part, Fashion-MNIST and CIFAR-10 are only looked at here.
+LeNet-5 of the paper and `BEDLClassifier(net=…)` as it is. The settings were chosen on a part of the training images
+and on things drawn by code; the test part, Fashion-MNIST and CIFAR-10 are only looked at here.
 """
 
 from __future__ import annotations
