@@ -24,6 +24,7 @@ from bedl.estimators.inputs import (
     Inputs,
     TrainingSet,
     blurred_in_float32,
+    check_image_shape,
     check_noise,
     column_moments,
     column_quartiles,
@@ -70,6 +71,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         net: Any = None,
         method: str = "auto",
         method_options: dict[str, Any] | None = None,
+        image_shape: tuple[int, ...] | None = None,
         standardize: bool | str = True,
         unseen: str = "error",
         ensemble: int = 1,
@@ -94,6 +96,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.net = net
         self.method = method
         self.method_options = method_options
+        self.image_shape = image_shape
         self.standardize = standardize
         self.unseen = unseen
         self.ensemble = ensemble
@@ -242,6 +245,8 @@ class BEDLEstimator(Portable, BaseEstimator):
             X, y = self._check_table(X, y)
         else:
             X, y = self._check_arrays(X, y, reset)
+        if self.image_shape is not None:
+            check_image_shape(self.image_shape, X.shape[1:])
         weight = None
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -274,8 +279,9 @@ class BEDLEstimator(Portable, BaseEstimator):
 
     def _plan(self, n: int) -> Recipe:
         asked, built = registry.get(self.method), registry.get(self.built_[0])
-        # a choice such as "auto" says itself how one network is trained; what holds out folds knows better
-        wanted = asked.training if asked.choice is not None and not self.method_.folds else built.training
+        # a choice such as "auto" says itself how one network of a table is trained; folds and images know better
+        alone = not self.method_.folds and built.name != "images"
+        wanted = asked.training if asked.choice is not None and alone else built.training
         return recipe(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n),
@@ -307,9 +313,10 @@ class BEDLEstimator(Portable, BaseEstimator):
                 member.head.prepare(targets)
 
     def _scaling(self, table: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
-        if self.standardize != "shared" and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
+        shared = self.standardize == "shared" or (self.image_shape is not None and table.X.ndim == 2)
+        if not shared and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
             return column_quartiles(table.X, table.weight)
-        if self.standardize != "shared":
+        if not shared:
             return column_moments(table.X, table.weight)
         flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
         return tuple(np.repeat(part, table.X.shape[1]) for part in column_moments(flat, table.weight))  # type: ignore
@@ -317,7 +324,14 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _problem(self, scaling: tuple[np.ndarray, np.ndarray] | None) -> Problem:
         front = None if scaling is None else functools.partial(standardize, *scaling, self.input_shape_)
         return Problem(
-            self.task_, self.n_targets_, self.input_shape_, self.hidden_layers, self.activation, self.net, front
+            self.task_,
+            self.n_targets_,
+            self.input_shape_,
+            self.hidden_layers,
+            self.activation,
+            self.net,
+            front,
+            image_shape=None if self.image_shape is None else tuple(self.image_shape),
         )
 
     def _fresh(self, problem: Problem, seed: int) -> Method:

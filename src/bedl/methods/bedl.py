@@ -14,6 +14,7 @@ from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn import warn_if_deterministic
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
+from bedl.objectives.perturbations import Perturbation, varied
 
 if TYPE_CHECKING:
     from bedl.heads import Head
@@ -32,6 +33,8 @@ class BEDL(Method):
         head: `Dirichlet` for classes, `Normal` for real targets.
         regularizer: added to the marginal likelihood: `PAC()` as in the paper (BEDL+Reg), `HyperPrior()`
             (BEDL-Hyper), several with ``+``, or None (plain BEDL).
+        augment: varies the inputs of each batch that it learns from, ``(x, generator) -> x``, without changing what
+            they show, such as `bedl.objectives.image_copies.jittered`. What is predicted for is left as it is.
 
     Example:
         >>> import torch
@@ -47,10 +50,16 @@ class BEDL(Method):
         torch.Size([5, 3])
     """
 
-    def __init__(self, net: nn.Module, head: Head, regularizer: Objective | Sum | None = _PAPER):
+    def __init__(
+        self,
+        net: nn.Module,
+        head: Head,
+        regularizer: Objective | Sum | None = _PAPER,
+        augment: Perturbation | None = None,
+    ):
         super().__init__()
         warn_if_deterministic(net, type(self).__name__)
-        self.net, self.head = net, head
+        self.net, self.head, self.augment = net, head, augment
         self.objective = Sum(MarginalLikelihood()) if regularizer is None else MarginalLikelihood() + regularizer
 
     def forward(self, x: Tensor | Moments) -> Predictive:
@@ -61,12 +70,14 @@ class BEDL(Method):
         return self.objective.additive
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
-        """Draw perturbed copies, if the objective looks at some."""
+        """Vary the inputs if asked to, and draw perturbed copies if the objective looks at some."""
+        if self.augment is not None and batch.perturbed is None:
+            batch = batch._replace(x=varied(batch.x, self.augment, generator))
         return self.objective.prepare(batch, generator)
 
     @property
     def prepares_many(self) -> bool:
-        return self.objective.prepares_many
+        return self.augment is None and self.objective.prepares_many
 
     @property
     def parts(self) -> tuple[nn.Module, Head, Sum] | None:

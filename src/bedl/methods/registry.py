@@ -52,6 +52,8 @@ class Problem:
         front: makes what stands in front of the network, such as a scaling of the inputs; None: nothing.
         noisy: whether the inputs come with variances of their own.
         steps: whether it has to learn by steps: little by little, in an ensemble of the user's own, or stopped early.
+        image_shape: of images whose pixels are the columns, (height, width) or (channels, height, width); None: the
+            columns are no pixels.
     """
 
     task: str
@@ -63,6 +65,7 @@ class Problem:
     front: Callable[[], nn.Module] | None = None
     noisy: bool = False
     steps: bool = False
+    image_shape: tuple[int, ...] | None = None
 
 
 Build = Callable[..., Method]

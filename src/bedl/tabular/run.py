@@ -140,7 +140,7 @@ class FitRun:
         s, task = self.settings, tasks.get(self.encoder.task)
         with self._discarded_on_error(), _threads(self.encoder.n_features, s.hidden or (64, 64)):
             estimator = getattr(bedl.estimators, task.estimator)(
-                s.hidden or "auto", standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
+                s.hidden or "auto", image_shape=self.encoder.image_shape, ensemble=s.ensemble,
                 epochs="auto" if s.epochs is None else s.epochs, device=device, callbacks=callbacks,
                 checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=MOST, least_seconds=LEAST),
                 random_state=s.seed, method=s.method, **task.options,
