@@ -32,6 +32,10 @@ class Case:
 CASES = {
     "auto": Case(draws_per_row=True),
     "deterministic": Case(quiet={}),
+    "edl": Case({"ramp": 100.0}, quiet={}),
+    "evidential-regression": Case(quiet={}),
+    "prior-network": Case(quiet={}, draws_per_row=True),
+    "r-edl": Case({"ramp": 100.0}, quiet={}),
     "evidence": Case(draws_per_row=True),
     "stack": Case({"folds": 2, "groups": 1}, draws_per_row=True),
 }

@@ -54,6 +54,7 @@ class Method(nn.Module):
     """
 
     learns: ClassVar[Learning | None] = None
+    paced: ClassVar[bool] = False  # whether the loss changes in the course of training and asks for `batch.epoch`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

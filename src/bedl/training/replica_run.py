@@ -90,6 +90,9 @@ class ReplicaRun:
     def _step(self) -> None:
         rows = self.batches[self.step]
         batch = self.draw(rows, self.batches.n_train)
+        if self.methods[0].paced:
+            seen = [self.step / count for count in self.batches.per_epoch]
+            batch = batch._replace(epoch=torch.tensor(seen, device=self.stacked.device))
         loss, gradient = self.stacked.gradients(batch)
         if not bool(loss.isfinite().all() & gradient.isfinite().all()):
             raise self._not_finite(batch, loss, gradient)

@@ -180,8 +180,14 @@ class Run:
             count = float(weight.double().sum()) if count else 0.0
             weight = weight if count else torch.ones_like(weight)  # a mean of nothing is not a number
         x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
-        batch = Batch(x, y, self.points.n_train, weight)
+        batch = Batch(x, y, self.points.n_train, weight, epoch=self._pace_of(y.device))
         return self.method.prepare(batch), count
+
+    def _pace_of(self, device: torch.device) -> Tensor | None:
+        """How often points have been seen so far, if the method asks for it. shape: ()"""
+        if not self.method.paced:
+            return None
+        return torch.tensor(self.epoch + self.batch * self.settings.epochs / self.total_steps, device=device)
 
     def _total(self, count: float) -> float:
         """The sum over processes."""
