@@ -34,9 +34,12 @@ CASES = {
     "deterministic": Case(quiet={}),
     "edl": Case({"ramp": 100.0}, quiet={}),
     "evidential-regression": Case(quiet={}),
+    "fast-dropout": Case(quiet={"dropout": 0.0}),
+    "mc-dropout": Case({"samples": 20}, quiet={"dropout": 0.0}, draws_per_row=True),
     "prior-network": Case(quiet={}, draws_per_row=True),
     "r-edl": Case({"ramp": 100.0}, quiet={}),
     "evidence": Case(draws_per_row=True),
+    "varout": Case({"samples": 20}, quiet={"samples": 1}, draws_per_row=True),
     "stack": Case({"folds": 2, "groups": 1}, draws_per_row=True),
 }
 
