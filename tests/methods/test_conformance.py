@@ -128,8 +128,10 @@ def test_the_parts_add_up(name: str, task: str) -> None:
     far = X_new * np.float32(100.0)
     for rows in (X_new, far):
         said = model.predict_dist(rows)
-        for part in (said.mean, said.data, said.distributional, said.model, said.total):
+        assert bool(said.mean.isfinite().all())
+        for part in (said.data, said.distributional, said.model, said.total):
             assert bool(part.isfinite().all())
+            assert part.shape == (said.mean.shape if task == "regression" else said.mean.shape[:1])
         assert min(part.min().item() for part in (said.data, said.distributional, said.model)) >= 0
         torch.testing.assert_close(said.data + said.distributional + said.model, said.total, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(said.aleatoric + said.epistemic, said.total, rtol=1e-4, atol=1e-5)

@@ -5,7 +5,7 @@ Training, replicas, ensembles, estimators, export and benches ask for what stand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -116,6 +116,16 @@ class Method(nn.Module):
     def additive(self) -> bool:
         """Whether losses of parts of a batch may be averaged; not so under a root."""
         return type(self).combine is Method.combine
+
+    def conclude(self, batches: Iterable[Batch]) -> None:
+        """Called once when the steps have been taken, without gradients, with the points of the training set in parts:
+        for what follows from the trained network in closed form, such as a posterior of its last layer.
+        """
+
+    @property
+    def concludes(self) -> bool:
+        """Whether there is something to conclude: such a method learns from all points at once."""
+        return type(self).conclude is not Method.conclude
 
     # -- learning otherwise -----------------------------------------------------------------------
     def fit(self, x: Tensor, y: Tensor) -> Any:

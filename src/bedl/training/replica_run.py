@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,20 @@ class ReplicaRun:
         if self.watch is not None:
             self.watch.restore()
         self.stacked.write_back()
+        for number, method in enumerate(self.methods):
+            if method.concludes:
+                with torch.no_grad():
+                    method.to(self.stacked.device).eval()
+                    method.conclude(self._whole(number))
+
+    def _whole(self, replica: int, chunk: int = 1024) -> Iterator[Batch]:
+        """A replica's training set in parts."""
+        joined = self.batches.joined
+        own = joined.places[replica]
+        for start in range(0, len(own), chunk):
+            part = joined.rows([own[start : start + chunk]])
+            weight = None if part.weight is None else part.weight[0]
+            yield Batch(part.x[0], part.y[0], joined.n_train[replica], weight)
 
     @property
     def _stopped(self) -> list[bool]:

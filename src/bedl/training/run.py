@@ -117,6 +117,17 @@ class Run:
             self._tell("on_end")
         if self.watch:
             self.watch.restore(self.method)
+        if self.method.concludes:
+            with torch.no_grad():
+                self.method.eval()
+                self.method.conclude(self._whole())
+
+    def _whole(self, chunk: int = 1024) -> Iterator[Batch]:
+        """The training set in parts, on the device."""
+        numbers = torch.arange(self.points.n).numpy()
+        for fetched in self.points.fetch([numbers[i : i + chunk] for i in range(0, len(numbers), chunk)]):
+            x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
+            yield Batch(x, y, self.points.n_train, weight)
 
     def _resume(self) -> None:
         path = resume_from(self.settings.checkpoints, self.settings.resume)
