@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bedl.cli import check, data, evaluate, exit_code, export, fit, methods, predict, report
+from bedl.cli import check, compare, data, evaluate, exit_code, export, fit, methods, predict, report
 from bedl.cli.options import DEBUG
 from bedl.cli.screen import say, say_error
 from bedl.errors import BEDLError
@@ -107,6 +107,7 @@ app.command("predict")(predict.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("methods")(methods.methods)
 app.command("check")(check.check)
 app.add_typer(data.app, name="data")

@@ -210,12 +210,13 @@ class BEDLEstimator(Portable, BaseEstimator):
         return []
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, X_var: Any, classes: Any = None) -> Any:
-        first = not hasattr(self, "method_")
-        table = self._check(X, y, sample_weight, X_var, reset=first, classes=classes)
-        if first:
+        fresh = not hasattr(self, "method_")
+        table = self._check(X, y, sample_weight, X_var, reset=fresh, classes=classes)
+        if fresh:
             self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
-        if self._members()[0].learns != "by steps" or self.method_.folds:
+        first = self._members()[0]
+        if first.learns != "by steps" or first.concludes or self.method_.folds:
             raise ValueError(f"method {self.built_[0]!r} learns from all points at once; use fit")
         if not getattr(self, "_optimizers", None):
             self._optimizers = [None] * len(self._members())
@@ -341,6 +342,8 @@ class BEDLEstimator(Portable, BaseEstimator):
         if int(self.ensemble) > 1 and registry.get(name).sized is not None:
             raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
         whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
+        if len(whole) > 1 and whole.members[0].learns == "in its members":
+            raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
         return whole if len(whole) > 1 else whole.members[0]
 
     def _members(self) -> list[Any]:
@@ -357,7 +360,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self, points: Points, table: TrainingSet, plan: Recipe, seed: int
     ) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others."""
-        for number in range(int(self.ensemble)):
+        for number in range(len(self._members())):
             if not plan.held_out:
                 yield points, None
                 continue

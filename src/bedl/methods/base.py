@@ -5,7 +5,7 @@ Training, replicas, ensembles, estimators, export and benches ask for what stand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -56,6 +56,7 @@ class Method(nn.Module):
     """
 
     learns: ClassVar[Learning | None] = None
+    paced: ClassVar[bool] = False  # whether the loss changes in the course of training and asks for `batch.epoch`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -122,6 +123,16 @@ class Method(nn.Module):
     def parts(self) -> tuple[nn.Module, Head, Sum] | None:
         """Network, head and objective, where the loss is that objective of those two; None: where it is not."""
         return None
+
+    def conclude(self, batches: Iterable[Batch]) -> None:
+        """Called once when the steps have been taken, without gradients, with the points of the training set in parts:
+        for what follows from the trained network in closed form, such as a posterior of its last layer.
+        """
+
+    @property
+    def concludes(self) -> bool:
+        """Whether there is something to conclude: such a method learns from all points at once."""
+        return type(self).conclude is not Method.conclude
 
     # -- learning otherwise -----------------------------------------------------------------------
     def fit(self, x: Tensor, y: Tensor) -> Any:

@@ -19,11 +19,11 @@ __all__: list[str] = []
 
 @register_choice("auto", "the recipe that bedl stands behind")
 def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
-    """Classes of images have a recipe of their own. Tables of numbers: a fold ensemble, which is safe on small tables and
-    knows what it has not seen. One network that has to learn by steps is asked for evidence too, and stopped early, or
-    it would overfit. Inputs with noise of their own would be taken apart by the embedding of columns as if its numbers
-    were independent. Otherwise the PAC term; on all evidence it would make a classifier unsure everywhere, on the
-    misleading evidence it does not.
+    """Classes of images have a recipe of their own. Tables of numbers: a fold ensemble, which is safe on small tables
+    and knows what it has not seen. One network that has to learn by steps is asked for evidence too, and stopped early,
+    or it would overfit. Inputs with noise of their own would be taken apart by the embedding of columns as if its
+    numbers were independent. Otherwise the PAC term; on all evidence it would make a classifier unsure everywhere, on
+    the misleading evidence it does not.
     """
     if problem.task == "classification" and are_images(problem):
         return "images", {}

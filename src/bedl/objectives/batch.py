@@ -24,6 +24,7 @@ class Batch(NamedTuple):
         weight: how much each point counts in means, 1 each if left out; of dense outputs, also each place.
             shape: (n,) or (n, *places)
         perturbed: off-manifold copies of `x`, where an objective asked for them in `prepare`. shape: (n, *input)
+        epoch: how often each point had been seen before this batch, where the method is `paced`; None: often. shape: ()
 
     Example:
         >>> import torch
@@ -37,6 +38,13 @@ class Batch(NamedTuple):
     n_train: int | Tensor
     weight: Tensor | None = None
     perturbed: Tensor | Moments | None = None
+    epoch: Tensor | None = None
+
+    def ramp(self, epochs: float, start: float = 0.0) -> Tensor | float:
+        """A factor that is 0 before epoch `start`, rises linearly and is 1 from `epochs` later on. shape: ()"""
+        if self.epoch is None:
+            return 1.0
+        return ((self.epoch - start) / max(epochs, 1e-6)).clamp(0.0, 1.0)
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the points, and over the places of dense outputs. values: shape (n, *places); result: shape ()"""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bedl.methods import Batch, Method
@@ -93,6 +94,20 @@ class ReplicaRun:
         if self.watch is not None:
             self.watch.restore()
         self.stacked.write_back()
+        for number, method in enumerate(self.methods):
+            if method.concludes:
+                with torch.no_grad():
+                    method.to(self.stacked.device).eval()
+                    method.conclude(self._whole(number))
+
+    def _whole(self, replica: int, chunk: int = 1024) -> Iterator[Batch]:
+        """A replica's training set in parts."""
+        joined = self.batches.joined
+        own = joined.places[replica]
+        for start in range(0, len(own), chunk):
+            part = joined.rows([own[start : start + chunk]])
+            weight = None if part.weight is None else part.weight[0]
+            yield Batch(part.x[0], part.y[0], joined.n_train[replica], weight)
 
     @property
     def _stopped(self) -> list[bool]:
@@ -100,6 +115,9 @@ class ReplicaRun:
 
     def _step(self) -> None:
         rows, batch = self.feed[self.step]
+        if self.stacked.methods[0].paced:
+            seen = [self.step / count for count in self.batches.per_epoch]
+            batch = batch._replace(epoch=torch.tensor(seen, device=self.stacked.device))
         loss, gradient = self.stacked.gradients(batch)
         values, lengths = loss.tolist(), norms(gradient).tolist()
         if not math.isfinite(sum(values) + sum(lengths)):

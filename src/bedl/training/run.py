@@ -117,6 +117,17 @@ class Run:
             self._tell("on_end")
         if self.watch:
             self.watch.restore(self.method)
+        if self.method.concludes:
+            with torch.no_grad():
+                self.method.eval()
+                self.method.conclude(self._whole())
+
+    def _whole(self, chunk: int = 1024) -> Iterator[Batch]:
+        """The training set in parts, on the device."""
+        numbers = torch.arange(self.points.n).numpy()
+        for fetched in self.points.fetch([numbers[i : i + chunk] for i in range(0, len(numbers), chunk)]):
+            x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
+            yield Batch(x, y, self.points.n_train, weight)
 
     def _resume(self) -> None:
         path = resume_from(self.settings.checkpoints, self.settings.resume)
@@ -180,8 +191,14 @@ class Run:
             count = float(weight.double().sum()) if count else 0.0
             weight = weight if count else torch.ones_like(weight)  # a mean of nothing is not a number
         x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
-        batch = Batch(x, y, self.points.n_train, weight)
+        batch = Batch(x, y, self.points.n_train, weight, epoch=self._pace_of(y.device))
         return self.method.prepare(batch), count
+
+    def _pace_of(self, device: torch.device) -> Tensor | None:
+        """How often points have been seen so far, if the method asks for it. shape: ()"""
+        if not self.method.paced:
+            return None
+        return torch.tensor(self.epoch + self.batch * self.settings.epochs / self.total_steps, device=device)
 
     def _total(self, count: float) -> float:
         """The sum over processes."""
