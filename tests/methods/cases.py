@@ -30,6 +30,8 @@ class Case:
 
 
 CASES = {
+    "dvi": Case(settings={"epochs": 40, "learning_rate": 0.03}),
+    "pbp": Case({"passes": 4}),
     "auto": Case(draws_per_row=True),
     "deterministic": Case(quiet={}),
     "edl": Case({"ramp": 100.0}, quiet={}),

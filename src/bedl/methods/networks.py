@@ -13,7 +13,7 @@ from torch import nn
 from bedl.methods.registry import Problem
 from bedl.nn import GaussianLayer, GaussianLinear, bayesianize
 
-__all__ = ["ACTIVATIONS", "gaussian_network", "hidden_layers", "plain_network"]
+__all__ = ["ACTIVATIONS", "gaussian_network", "hidden_layers", "plain_network", "widths_of"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU, "gelu": nn.GELU, "leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid,
@@ -70,12 +70,7 @@ def hidden_layers(
     linear: MakeLayer = GaussianLinear,
 ) -> nn.Sequential:
     """Layers of the widths that the problem asks for, or of the default ones; Gaussian unless said otherwise."""
-    given, activation = problem.hidden_layers, problem.activation
-    if isinstance(given, str) and given != "auto":
-        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), or 'auto', not {given!r}")
-    widths: Sequence[Any] = default if given == "auto" else [given] if isinstance(given, Integral) else list(given)
-    if not all(isinstance(width, Integral) and int(width) > 0 for width in widths):
-        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), not {given!r}")
+    widths, activation = widths_of(problem, default), problem.activation
     if not callable(activation) and activation not in ACTIVATIONS:
         raise ValueError(
             f"activation must be one of {', '.join(ACTIVATIONS)}, or nn.Mish or the like; not {activation!r}"
@@ -83,9 +78,20 @@ def hidden_layers(
     make = activation if callable(activation) else ACTIVATIONS[activation]
     layers: list[nn.Module] = []
     for width in widths:
-        layers += [linear(n_inputs, int(width)), make()]
-        n_inputs = int(width)
+        layers += [linear(n_inputs, width), make()]
+        n_inputs = width
     return nn.Sequential(*layers, linear(n_inputs, n_outputs))
+
+
+def widths_of(problem: Problem, default: Sequence[int] = (50,)) -> list[int]:
+    """The widths of hidden layers that the problem asks for, or the default ones."""
+    given = problem.hidden_layers
+    if isinstance(given, str) and given != "auto":
+        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), or 'auto', not {given!r}")
+    widths: Sequence[Any] = default if given == "auto" else [given] if isinstance(given, Integral) else list(given)
+    if not all(isinstance(width, Integral) and int(width) > 0 for width in widths):
+        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), not {given!r}")
+    return [int(width) for width in widths]
 
 
 def _own(net: Any, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
