@@ -31,6 +31,10 @@ class Case:
 
 CASES = {
     "dvi": Case(settings={"epochs": 40, "learning_rate": 0.03}),
+    "nngp": Case(seedless=True),
+    "convnet-gp": Case({"image": (1, 1, -1), "depth": 2, "size": 3}, seedless=True),
+    "residual-cnn-gp": Case({"image": (1, 1, -1), "blocks": 2, "size": 3}, seedless=True),
+    "resnet-gp": Case({"image": (1, 1, -1), "blocks": 1}, seedless=True),
     "pbp": Case({"passes": 4}),
     "auto": Case(draws_per_row=True),
     "deterministic": Case(quiet={}),
