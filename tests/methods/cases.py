@@ -35,6 +35,8 @@ CASES = {
     "convnet-gp": Case({"image": (1, 1, -1), "depth": 2, "size": 3}, seedless=True),
     "residual-cnn-gp": Case({"image": (1, 1, -1), "blocks": 2, "size": 3}, seedless=True),
     "resnet-gp": Case({"image": (1, 1, -1), "blocks": 1}, seedless=True),
+    "sparse-gp": Case({"inducing": 20, "steps": 100, "lr": 0.1}),
+    "conv-gp": Case({"image": (1, 1, -1), "inducing": 15, "steps": 100, "lr": 0.1}),
     "pbp": Case({"passes": 4}),
     "auto": Case(draws_per_row=True),
     "deterministic": Case(quiet={}),
