@@ -202,11 +202,16 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
         """Let a method that takes no gradient steps learn from all points at once."""
         x, y, weight = points.whole()
-        if weight is not None or not isinstance(x, torch.Tensor):
-            what = "sample_weight" if weight is not None else "X_var"
+        if points.index is not None:  # what counts for nothing is not there
+            own = torch.as_tensor(points.index)
+            x, y, weight = x[own], y[own], None if weight is None else weight[own]
+        what = "X_var" if not isinstance(x, torch.Tensor) else "sample_weight" if weight is not None else None
+        if what == "X_var" or (what is not None and not self._members()[0].takes_weights):
             raise ValueError(f"method {self.built_[0]!r} takes no gradient steps and knows no {what}; leave it out")
+        place = self._device()
+        given = (x.to(place), y.to(place), *(() if weight is None else (weight.to(place),)))
         for member in self._members():
-            member.fit(x, y)
+            member.to(place).fit(*given)
         return []
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, X_var: Any, classes: Any = None) -> Any:

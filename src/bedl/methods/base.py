@@ -5,6 +5,7 @@ Training, replicas, ensembles, estimators, export and benches ask for what stand
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -32,7 +33,8 @@ class Method(nn.Module):
       padding considered. A loss that is a *function* of means, such as a root, is written as `statistics(batch)`, the
       means, and `combine(statistics, n_train)`, the function: so it is exact over several processes and accumulated
       batches, too.
-    - **by itself**, with `fit(x, y)`, where there are no gradient steps.
+    - **by itself**, with `fit(x, y)`, where there are no gradient steps; with `fit(x, y, weight)`, if points may count
+      differently.
     - **in its members**, which learn independently of each other.
 
     Everything else has a default.
@@ -138,6 +140,11 @@ class Method(nn.Module):
     def fit(self, x: Tensor, y: Tensor) -> Any:
         """Learn from all points at once. x: shape (n, *input); y: shape (n,) or (n, D)"""
         raise TypeError(f"{type(self).__name__} learns {self.learns}: train it with bedl.fit(method, (x, y), …)")
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether a method that learns by itself knows how much each point counts."""
+        return "weight" in inspect.signature(self.fit).parameters
 
     @property
     def members(self) -> Sequence[Method]:
