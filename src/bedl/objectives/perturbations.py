@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from bedl.errors import BEDLError
 from bedl.moments import Moments
+from bedl.nn.calling import has_parts
 from bedl.objectives.batch import Batch
 
 __all__ = [
@@ -219,6 +220,11 @@ def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Gene
     if batch.perturbed is not None:
         return batch
     x = batch.x
+    if perturbation is None and has_parts(x):
+        raise BEDLError(
+            "there is no default perturbation for several inputs: give one that takes and returns all of them, "
+            "PAC(on='perturbed', perturbation=lambda x, generator: …)"
+        )
     perturb = perturbation or perturbation_for(x)
     if isinstance(x, Moments):
         return batch._replace(perturbed=Moments(perturb(x.loc, generator), x.variance))
