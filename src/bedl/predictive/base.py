@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["PaperSplit", "Predictive", "register"]
 
 P = TypeVar("P", bound="Predictive")
+PLACES = {2: ("position",), 3: ("row", "column"), 4: ("slice", "row", "column")}  # of dense outputs, by dimensions
 
 
 class PaperSplit(NamedTuple):
@@ -145,13 +146,23 @@ class Predictive:
         return {name: value.detach().cpu().numpy() for name, value in self._columns().items()}
 
     def to_frame(self) -> pd.DataFrame:
-        """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``)."""
+        """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``).
+
+        Of dense outputs a row per place, in long form: ``point`` says which point it is of, ``row`` and ``column``
+        where in its map it is (``position`` in a sequence, ``slice``, ``row`` and ``column`` in a volume).
+        """
         try:
             import pandas
         except ImportError:
             raise ImportError("to_frame() needs pandas: pip install pandas") from None
+        batch = self.mean.shape[:-1]
         columns: dict[str, Any] = {}
+        if len(batch) > 1:
+            names = PLACES.get(len(batch), tuple(f"axis_{i}" for i in range(1, len(batch))))
+            numbers = torch.meshgrid(*(torch.arange(size) for size in batch), indexing="ij")
+            columns = {name: at.reshape(-1).numpy() for name, at in zip(("point", *names), numbers, strict=True)}
         for name, values in self.to_numpy().items():
+            values = values.reshape(-1, *values.shape[len(batch) :])
             if values.ndim == 1:
                 columns[name] = values
             elif values.shape[-1] == 1:

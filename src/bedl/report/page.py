@@ -15,6 +15,7 @@ import numpy as np
 from bedl import tasks
 from bedl.files import refuse_unwritable, write_atomically
 from bedl.report.layout import INTERVALS, POINTS, headline, verdict
+from bedl.report.maps import maps_section
 from bedl.report.pages import Page, page_of
 from bedl.report.text import count, data, text
 from bedl.tasks import Results, ResultsError, meanings, score
@@ -66,7 +67,7 @@ def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
 {verdict(page.verdict(results, values))}
 {headline(values, getattr(results, "level", None), baseline)}
 <div class="cards" id="content" tabindex="-1">
-{"".join(page.sections(results, values))}
+{maps_section(results.maps)}{"".join(page.sections(results, values))}
 </div>
 {_notes(results, page, bool(baseline))}
 </main>

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bedl.methods import Batch, Method
+from bedl.nn.calling import map_parts
 from bedl.training import checkpoint, random_state
 from bedl.training.checkpoint import CheckpointError, Checkpoints, Pace, resume_from
 from bedl.training.data import stream_seed
@@ -123,7 +124,7 @@ class ReplicaRun:
         """The error for the first replica whose loss or gradient is not finite; all keep the parameters they had."""
         self.stacked.write_back()
         replica = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
-        parts: list[Any] = [None if part is None else part[replica] for part in batch]  # type: ignore[index]
+        parts: list[Any] = [map_parts(lambda part: part[replica], part) for part in batch]
         own = Batch._make(parts)._replace(n_train=int(parts[2]))
         origin = find_origin(self.methods[replica], [own])
         where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
@@ -208,7 +209,7 @@ class Preparation:
         copies = []
         for r, (method, generator) in enumerate(zip(self.methods, self.generators, strict=True)):
             count = rows.counts[r] or 1
-            own = Batch(rows.x[r, :count], rows.y[r, :count], sizes[r])
+            own = Batch(map_parts(lambda part, r=r, n=count: part[r, :n], rows.x), rows.y[r, :count], sizes[r])  # type: ignore[misc]
             prepared = method.prepare(own, generator)
             if prepared is own:
                 self.draws = False  # nothing is drawn in these objectives
@@ -228,7 +229,7 @@ class Losses:
 
     def add(self, loss: Tensor, rows: Rows, going: Sequence[bool]) -> list[bool]:
         """Take in a step. Says which replicas have ended an epoch. loss: shape (R,)"""
-        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.sum(1).tolist()
+        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.flatten(1).sum(1).tolist()
         self.steps += 1
         ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
         for r, (value, mass, on) in enumerate(zip(loss.tolist(), masses, going, strict=True)):

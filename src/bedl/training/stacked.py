@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from bedl.methods import Batch, Method
-from bedl.training.run import log_density
+from bedl.training.scoring import log_density
 
 __all__ = ["Stacked"]
 
@@ -27,7 +27,7 @@ class _Loss(nn.Module):
     def forward(self, batch: Batch, score: bool = False) -> Tensor:
         """shape: (), or (n,) for the score"""
         if score:
-            return log_density(self.method.predict(batch.x), batch.y)
+            return log_density(self.method, batch.x, batch.y)
         return self.method.combine(self.method.statistics(batch), batch.n_train)
 
 
