@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from bedl.tasks._places import place_columns
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["PaperSplit", "Predictive", "register"]
 
 P = TypeVar("P", bound="Predictive")
-PLACES = {2: ("position",), 3: ("row", "column"), 4: ("slice", "row", "column")}  # of dense outputs, by dimensions
 
 
 class PaperSplit(NamedTuple):
@@ -156,11 +157,7 @@ class Predictive:
         except ImportError:
             raise ImportError("to_frame() needs pandas: pip install pandas") from None
         batch = self.mean.shape[:-1]
-        columns: dict[str, Any] = {}
-        if len(batch) > 1:
-            names = PLACES.get(len(batch), tuple(f"axis_{i}" for i in range(1, len(batch))))
-            numbers = torch.meshgrid(*(torch.arange(size) for size in batch), indexing="ij")
-            columns = {name: at.reshape(-1).numpy() for name, at in zip(("point", *names), numbers, strict=True)}
+        columns: dict[str, Any] = place_columns(tuple(batch))
         for name, values in self.to_numpy().items():
             values = values.reshape(-1, *values.shape[len(batch) :])
             if values.ndim == 1:

@@ -26,21 +26,22 @@ def maps_section(maps: Maps | None) -> str:
     """A card with a line for each image; nothing where there are none."""
     if maps is None or not len(maps.predicted):
         return ""
-    largest = max(float(part.max()) for part in maps.parts.values()) or 1.0
-    heads = ["image", *(["true"] if maps.observed is not None else []), "predicted", *maps.parts]
+    largest = {name: float(part.max()) or 1.0 for name, part in maps.parts.items()}
+    heads = ["", "image", *(["true"] if maps.observed is not None else []), "predicted"]
+    heads += [f"{text(name)}<br><small>0 – {number(most, 2)}</small>" for name, most in largest.items()]
     lines = "".join(_line(maps, i, largest) for i in range(len(maps.predicted)))
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in ("", *heads))
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     said = {name: why for _, name, why in THREE}
     how = "; ".join(f"<b>{text(name)}</b>: {text(said[name])}" for name in maps.parts if name in said)
     return (
         f'<section class="card wide"><h2>Images and maps of their uncertainty</h2><p class="how">The images with the '
-        f"largest mean uncertainty, the most uncertain first. {how}.</p>{_legend(maps, largest)}"
+        f"largest mean uncertainty, the most uncertain first. {how}.</p>{_legend(maps)}"
         f'<div class="scroll"><table class="maps"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
         "</section>"
     )
 
 
-def _line(maps: Maps, i: int, largest: float) -> str:
+def _line(maps: Maps, i: int, largest: dict[str, float]) -> str:
     row = int(maps.index[i]) if len(maps.index) else i
     cells = [_picture(maps.images[i], f"image {row + 1}")]
     shown = [("true", maps.observed)] if maps.observed is not None else []
@@ -48,7 +49,7 @@ def _line(maps: Maps, i: int, largest: float) -> str:
         cells.append(_picture(_drawn(maps, values[i]), f"{name}, image {row + 1}"))
     for name, part in maps.parts.items():
         said = f"{name}, image {row + 1}: mean {number(float(part[i].mean()), 3)} {maps.unit}"
-        cells.append(_picture(ramp(part[i] / largest), said))
+        cells.append(_picture(ramp(part[i] / largest[name]), said))
     return f'<tr><th scope="row">{count(row + 1)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
@@ -76,9 +77,9 @@ def ramp(share: np.ndarray) -> np.ndarray:
     return np.stack(channels).round().astype(np.uint8)
 
 
-def _legend(maps: Maps, largest: float) -> str:
+def _legend(maps: Maps) -> str:
     strip = f'<img src="{png.data_uri(ramp(np.linspace(0, 1, 96)[None].repeat(8, 0)))}" alt="" width="96" height="10">'
-    items = [f"<li>uncertainty, {text(maps.unit)}: 0 {strip} {number(largest, 3)}</li>"]
+    items = [f"<li>uncertainty, {text(maps.unit)}: none {strip} the most in its column</li>"]
     for i, name in enumerate(maps.names or ()):
         square = png.data_uri(CLASSES[i % len(CLASSES)][:, None, None].repeat(2, 1).repeat(2, 2))
         items.append(f'<li><img src="{square}" alt="" width="12" height="12">{data(name, 30)}</li>')

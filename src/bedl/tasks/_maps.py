@@ -87,7 +87,10 @@ def map_results(
     """
     outputs = prediction if isinstance(prediction, dict) else prediction.outputs()
     values: dict[str, Array] = {name: _array(value) for name, value in outputs.items()}
-    kind = get(task or getattr(prediction, "task", "classification"))
+    name = task or getattr(prediction, "task", None)
+    if name is None:
+        raise ResultsError("outputs by name do not say what they are of: pass task=, such as OnnxModel(…).task")
+    kind = get(name)
     classes = "probabilities" in values
     dense = values["probabilities" if classes else "mean"]
     if dense.ndim != 4:

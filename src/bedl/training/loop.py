@@ -28,6 +28,7 @@ from bedl.nn import refuse_frozen
 from bedl.training import random_state
 from bedl.training.checkpoint import Checkpoints
 from bedl.training.compiling import Compile
+from bedl.training.correcting import Correct
 from bedl.training.data import Data, Points, as_points, as_validation, stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, History, Progress, Row
@@ -91,6 +92,7 @@ def fit(
     accumulate: int = 1,
     compile: Compile = "auto",
     variance_products: str = "auto",
+    correct: Correct = "auto",
     # when to stop
     validation: Data | None = None,
     early_stopping: EarlyStopping | bool | None = None,
@@ -134,6 +136,8 @@ def fit(
             off, which a line of notice then says; for the size of all batches but an epoch's last.
         variance_products: "float32", or "bfloat16": products that make variances round their operands, see
             `bedl.nn.variance_products`. "auto": bfloat16 in compiled runs on processors with instructions for it.
+        correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`. "auto": of
+            networks with several convolutions, in which positions share the draws of weights, after 100 steps or more.
         validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
         early_stopping: when to end before `epochs`, by ``val_nll``; True: as `EarlyStopping()` says.
         checkpoint: a directory for this run's checkpoints, or `Checkpoints` to say how often.
@@ -186,7 +190,7 @@ def fit(
         schedule=schedule,
         gradient_clip=gradient_clip, accumulate=accumulate, early_stopping=early_stopping, checkpoints=places,
         resume=resume, callbacks=tuple(watchers), compile=compile,
-        variance_products=variance_products, seed=seed,
+        variance_products=variance_products, correct=correct, seed=seed,
     )  # fmt: skip
     held_out = None if validation is None else as_validation(validation, num_workers, collate, unpack)
     fabric = Fabric(

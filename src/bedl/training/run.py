@@ -16,6 +16,7 @@ from bedl.methods import Batch, Method
 from bedl.training import random_state, state
 from bedl.training.checkpoint import Checkpoints, Pace, resume_from
 from bedl.training.compiling import Compile, should_compile, variance_precision
+from bedl.training.correcting import Correct, correct_after, forget_correction
 from bedl.training.data import Fetched, Place, Points, cast
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
@@ -46,6 +47,7 @@ class Settings:
     callbacks: tuple[Callback, ...] = ()
     compile: Compile = "auto"
     variance_products: str = "auto"
+    correct: Correct = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -78,6 +80,7 @@ class Run:
             validation,
             settings,
         )
+        forget_correction(method, settings.correct)
         method.to(fabric.device)  # before the optimiser looks at where parameters are
         optimizer = settings.optimizer([p for p in method.parameters() if p.requires_grad])
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
@@ -115,6 +118,7 @@ class Run:
             self._tell("on_end")
         if self.watch:
             self.watch.restore(self.method)
+        correct_after(self.method, self.points, self.settings.correct, self.step, self.fabric.device)
 
     def _resume(self) -> None:
         path = resume_from(self.settings.checkpoints, self.settings.resume)
