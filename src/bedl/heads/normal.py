@@ -40,6 +40,7 @@ class Normal(Head):
         learn_beta: whether ``log_beta`` is a parameter (else a buffer, saved and moved all the same).
         prior_precision: ``a`` of the prior N(0, 1/a) of lambda, for `kl`.
         noise: ``"fixed"``, as in the paper, or ``"learned"``.
+        dim: the dimension that the outputs, and several targets, lie along: 1 for maps with channels first.
 
     Example:
         >>> import torch
@@ -62,6 +63,7 @@ class Normal(Head):
         learn_beta: bool = False,
         prior_precision: float = 1.0,
         noise: Literal["fixed", "learned"] = "fixed",
+        dim: int = -1,
     ):
         super().__init__()
         if n_targets < 1:
@@ -71,7 +73,7 @@ class Normal(Head):
         beta = (100.0 if noise == "fixed" else 1e4) if beta is None else beta
         if not 0 < beta < math.inf or not 0 < prior_precision < math.inf:
             raise ValueError(f"Normal: beta and prior_precision must be positive, got {beta} and {prior_precision}")
-        self.n_targets = n_targets
+        self.n_targets, self.dim = n_targets, dim
         self.learn_beta = learn_beta
         self.prior_precision = prior_precision
         self.noise = noise
@@ -156,12 +158,12 @@ class Normal(Head):
 
     # -- for known f ---------------------------------------------------------------------------------
     def given(self, f: Tensor) -> NormalPredictive:
-        mean, zero, log_evidence, log_noise = self._split(f)
+        mean, zero, log_evidence, log_noise = self._split(f, -1)
         return NormalPredictive(mean, log_noise.exp(), soft_exp(log_evidence), zero)
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
         self.only_all(evidence)
-        mean, _, log_evidence, _ = self._split(f)
+        mean, _, log_evidence, _ = self._split(f, -1)
         return self._normal_kl(mean, soft_exp(log_evidence), log_evidence).sum(-1)
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
@@ -169,9 +171,9 @@ class Normal(Head):
             raise TypeError(f"{self}: targets must be floating point, not {y.dtype}; convert them with y.float()")
         return self.as_columns(y, batch, self.n_targets)
 
-    def _split(self, f: Moments | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _split(self, f: Moments | Tensor, dim: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance of f1, log E exp f2, and the logarithm of the noise. shapes: (*batch, D)"""
-        m, v = self.check_outputs(f)
+        m, v = self.check_outputs(f, dim)
         _, *logs = (m + 0.5 * v).split(self.n_targets, -1)
         m1, v1 = m[..., : self.n_targets], v[..., : self.n_targets]
         if self.noise == "fixed":

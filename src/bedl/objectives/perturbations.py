@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from bedl.errors import BEDLError
 from bedl.moments import Moments
+from bedl.nn.calling import has_parts
 from bedl.objectives.batch import Batch
 from bedl.objectives.drawing import channel_range, draw_integer, draw_uniform
 from bedl.objectives.image_copies import cut_and_joined, erased, moved, noisy, turned, warped
@@ -251,6 +252,11 @@ def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Gene
     """The batch with perturbed copies of its inputs, unless it has some; a noisy input's copy is as noisy."""
     if batch.perturbed is not None:
         return batch
+    if perturbation is None and has_parts(batch.x):
+        raise BEDLError(
+            "there is no default perturbation for several inputs: give one that takes and returns all of them, "
+            "PAC(on='perturbed', perturbation=lambda x, generator: …)"
+        )
     return batch._replace(perturbed=varied(batch.x, perturbation or perturbation_for(batch.x), generator))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bedl.methods import Batch, Method
+from bedl.nn.calling import map_parts
 from bedl.training import checkpoint, random_state
 from bedl.training.checkpoint import CheckpointError, Checkpoints, Pace, resume_from
 from bedl.training.early_stopping import EarlyStopping
@@ -161,7 +162,7 @@ class ReplicaRun:
         """The error for the first replica whose loss or gradient is not finite; all keep the parameters they had."""
         self.stacked.write_back()
         replica = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
-        parts: list[Any] = [None if part is None else part[replica] for part in batch]  # type: ignore[index]
+        parts: list[Any] = [map_parts(lambda part: part[replica], part) for part in batch]
         own = Batch._make(parts)._replace(n_train=int(parts[2]))
         origin = find_origin(self.stacked.methods[replica], [own])
         where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
@@ -236,7 +237,7 @@ class Losses:
 
     def add(self, losses: Sequence[float], rows: Rows, going: Sequence[bool]) -> list[bool]:
         """Take in a step. Says which replicas have ended an epoch."""
-        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.sum(1).tolist()
+        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.flatten(1).sum(1).tolist()
         self.steps += 1
         ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
         for r, (value, mass, on) in enumerate(zip(losses, masses, going, strict=True)):

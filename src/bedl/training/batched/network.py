@@ -19,7 +19,7 @@ from bedl.objectives import WeightPrior
 from bedl.training.batched.layers import Activation, Affine, Chain, Embedding, Layer, Pair, Scaling, Shortcut
 from bedl.training.batched.losses import OutputLoss
 from bedl.training.batched.rows import Rows
-from bedl.training.run import log_density
+from bedl.training.scoring import log_density
 
 __all__ = ["Batched"]
 
