@@ -16,6 +16,7 @@ from typing import Any
 from tools.campaign.ledger import Fault, Ledger, Try
 
 ATTACKS = ("fuzz", "damage", "kills", "pairs", "surroundings", "signals", "rows")
+PATIENCE = 20  # times the seconds of computing that a try may take
 CHUNK = 200  # tries of one process: what a process gathers in memory does not add up
 
 
@@ -66,12 +67,14 @@ def supervised(name: str, numbers: list[int], ledger: Ledger) -> list[int]:
     words = [sys.executable, "-m", "tools.campaign", name, "--folder", str(ledger.path.parent), "--worker"]
     process = subprocess.Popen([*words, *map(str, numbers)], stdin=subprocess.DEVNULL)
     limit = attack(name).SECONDS
-    hung = False
+    number, used, since, hung = "", 0.0, time.monotonic(), False
     try:
         while process.poll() is None:
             time.sleep(0.2)
-            since = time.time() - begun.stat().st_mtime if begun.exists() else 0
-            if since > limit:
+            if begun.exists() and begun.read_text() != number:
+                number, used, since = begun.read_text(), busy(process.pid), time.monotonic()
+            # On a busy machine a try may have to wait for long; one that waits for nothing ends as well.
+            if busy(process.pid) - used > limit or time.monotonic() - since > PATIENCE * limit:
                 hung = True
                 process.kill()
                 process.wait()
@@ -89,9 +92,19 @@ def supervised(name: str, numbers: list[int], ledger: Ledger) -> list[int]:
     return numbers[numbers.index(culprit) + 1 :]
 
 
+def busy(process: int) -> float:
+    """The seconds that a process and the children it has waited for have computed; 0 where that cannot be known."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def work(name: str, numbers: list[int], folder: Path) -> None:
     """Makes tries in this process, each in a folder of its own that is removed afterwards."""
     ledger, module = Ledger(folder / f"{name}.jsonl"), attack(name)
+    getattr(module, "prepare", lambda: None)()
     begun = ledger.path.with_suffix(".now")
     for number in numbers:
         begun.write_text(str(number))

@@ -86,7 +86,10 @@ def _text(random: Random, table: Made, mark: str) -> tuple[bytes, bool]:
         writer.writerow(row)
     text = file.getvalue()
     if random.random() < 0.05:
-        text, honest = random.choice([text + end * 3, text.rstrip(end), "# a comment" + end + text, end + text, text + '"']), False
+        text, honest = (
+            random.choice([text + end * 3, text.rstrip(end), "# a comment" + end + text, end + text, text + '"']),
+            False,
+        )
     coding = random.choice(["utf-8"] * 40 + ["utf-8-sig", "utf-8-sig", "latin-1", "utf-16", "cp1252"])
     return text.encode(coding, errors="replace"), honest and coding.startswith("utf-8")
 
@@ -102,7 +105,9 @@ def damaged(random: Random, content: bytes) -> bytes:
         elif what == "cut":
             del data[place:]
         elif what == "insert":
-            data[place:place] = random.choice([b"\x00", b'"', b"\n", b",", b"\xff\xfe", b"\xc3", b"\r", random.randbytes(7)])
+            data[place:place] = random.choice(
+                [b"\x00", b'"', b"\n", b",", b"\xff\xfe", b"\xc3", b"\r", random.randbytes(7)]
+            )
         elif what == "remove":
             del data[place : place + random.randint(1, 50)]
         elif what == "repeat":
@@ -134,9 +139,12 @@ def _typed(random: Random, texts: list[str]) -> Any:
 
     plain = pa.array([None if text in ("", "NA") else text for text in texts], pa.string())
     kind = random.choice(TYPED[:5] * 2 + TYPED)
-    target: Any = {"timestamp": pa.timestamp("ns"), "zoned": pa.timestamp("us", "Europe/Berlin"), "decimal": pa.decimal128(20, 4),
-                   "dictionary": pa.dictionary(pa.int8(), pa.string()), "time": pa.time64("us"), "duration": pa.duration("s"),
-                   "bool": pa.bool_(), "halffloat": pa.float16(), "float": pa.float32(), "double": pa.float64()}.get(kind)  # fmt: skip
+    kinds = {
+        "timestamp": pa.timestamp("ns"), "zoned": pa.timestamp("us", "Europe/Berlin"), "time": pa.time64("us"),
+        "decimal": pa.decimal128(20, 4), "dictionary": pa.dictionary(pa.int8(), pa.string()), "bool": pa.bool_(),
+        "halffloat": pa.float16(), "float": pa.float32(), "double": pa.float64(), "duration": pa.duration("s"),
+    }  # fmt: skip
+    target: Any = kinds.get(kind)
     n = len(texts)
     if kind == "list":
         return pa.array([[random.random()] for _ in range(n)], pa.list_(pa.float64()))

@@ -18,10 +18,12 @@ LONGEST = 3000  # letters of a message that somebody still reads
 
 # What a message asks for: it has to name something that can be done.
 REMEDY = re.compile(
-    r"\b(add|avoid|call|change|check|choose|close|combine|copy|correct|create|did you mean|download|export|fill|free|give|go on|"
-    r"install|leave|let|lower|make|mark|merge|move|name|needs?|pass|pip|put|remove|rename|replace|save|say|set|shorten|start|store|take|"
-    r"train|try|upgrade|use|wait|write|nothing to predict|is it|was a|--[a-z-]+)\b", re.I,
-)  # fmt: skip
+    r"\b(add|avoid|call|change|check|choose|close|combine|copy|correct|create|did you mean|download|export|fill|free|"
+    r"give|go on|hold|install|leave|let|lower|make|mark|merge|move|name|needs?|pass|pip|put|read|remove|rename|replace|"
+    r"save|say|set|shorten|start|store|take|train|try|upgrade|use|wait|write|nothing to predict|is it|was a|"
+    r"--[a-z-]+)\b",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -67,5 +69,10 @@ def check_words(found: Said, verb: str) -> None:
 def spawned(*words: object, code: str = MAIN, **options: Any) -> subprocess.Popen[str]:
     """`bedl` with these words in a process of its own, after `code` if there is some."""
     command = [sys.executable, "-c", code, *map(str, words)]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
+    pipes: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "stdin": subprocess.DEVNULL,
+        "text": True,
+    }
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **{**pipes, **options})

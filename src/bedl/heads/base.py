@@ -86,6 +86,13 @@ class Head(nn.Module):
             raise ValueError(f"{self}: targets of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points")
         return y
 
+    def doubts(self, y: Tensor) -> str | None:
+        """A sentence on targets that the head can hardly learn as they are, and what to do; None if there is nothing.
+
+        y shape: as targets
+        """
+        return None
+
     def prepare(self, y: Tensor) -> None:
         """Look at the targets once, before training: where they lie, say. Most heads need not. y shape: as targets"""
 
@@ -138,12 +145,20 @@ class Head(nn.Module):
     # -- what all heads check ----------------------------------------------------------------------
     def check_outputs(self, f: Moments | Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances in one precision, at least float32. shapes: (*batch, n_outputs)"""
+        if not isinstance(f, (Moments, Tensor)):
+            raise TypeError(
+                f"{self}: the network returns a {type(f).__name__}, and a head takes Moments or a tensor. Let its "
+                "forward return the outputs alone, such as the .logits of a Hugging Face model or one entry of a tuple"
+            )
         f = as_moments(f)
         if f.ndim == 0 or f.shape[-1] != self.n_outputs:
             last = f.shape[-1] if f.ndim else "none"
+            remedy = f"the network's last layer should have {self.n_outputs} outputs"
+            if f.ndim > 2 and f.shape[1] == self.n_outputs:
+                remedy = "they are along dimension 1, as convolutions give them: let forward end with x.movedim(1, -1)"
             raise ValueError(
                 f"{self}: needs {self.n_outputs} network outputs along the last dimension, got {last} "
-                f"(shape {tuple(f.shape)}); the network's last layer should have {self.n_outputs} outputs"
+                f"(shape {tuple(f.shape)}); {remedy}"
             )
         return f.loc.to(f.variance.dtype), f.variance
 

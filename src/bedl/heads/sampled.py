@@ -65,6 +65,9 @@ class Sampled(Head):
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         return self.head.check_targets(y, batch)
 
+    def doubts(self, y: Tensor) -> str | None:
+        return self.head.doubts(y)
+
     def prepare(self, y: Tensor) -> None:
         self.head.prepare(y)
 

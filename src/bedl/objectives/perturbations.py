@@ -219,6 +219,11 @@ def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Gene
     if batch.perturbed is not None:
         return batch
     x = batch.x
+    if perturbation is None and isinstance(x, Tensor) and not x.is_floating_point():
+        raise BEDLError(
+            f"there is no default perturbation for inputs of type {x.dtype}, such as tokens: give one, "
+            "PAC(on='perturbed', perturbation=lambda x, generator: …), or stay with the data (on='data')"
+        )
     perturb = perturbation or perturbation_for(x)
     if isinstance(x, Moments):
         return batch._replace(perturbed=Moments(perturb(x.loc, generator), x.variance))

@@ -152,6 +152,11 @@ class Predictive:
             raise ImportError("to_frame() needs pandas: pip install pandas") from None
         columns: dict[str, Any] = {}
         for name, values in self.to_numpy().items():
+            if values.ndim > 2:
+                raise ValueError(
+                    f"{name} has shape {values.shape}: predictions for grids, such as pixels, are no table with a row "
+                    "for each point. Take arrays (to_numpy()), or predict each pixel as a point of its own"
+                )
             if values.ndim == 1:
                 columns[name] = values
             elif values.shape[-1] == 1:

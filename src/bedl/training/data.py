@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,8 +16,10 @@ from bedl.moments import Moments, variance_dtype
 
 __all__ = [
     "Data", "Fetched", "Points", "Source", "as_points", "cast", "epoch_order", "global_batches", "share_of",
-    "stream_seed",
+    "stream_seed", "warn_of_targets",
 ]  # fmt: skip
+
+LOOKED_AT = 10_000  # targets, to see where they lie
 
 Data = tuple[Any, Any] | tuple[Any, Any, Any] | Dataset[Any]
 
@@ -143,6 +146,17 @@ class Points:
 def as_points(data: Data | Points, num_workers: int = 0, collate: Callable[[list], Any] | None = None) -> Points:
     """Data as `Points`; Points as they are."""
     return data if isinstance(data, Points) else Points(data, num_workers, collate)
+
+
+def warn_of_targets(method: Any, points: Points) -> None:
+    """Warns of targets that the method's head can hardly learn as they are; those of a Dataset are not looked at."""
+    head: Any = getattr(method, "head", None)
+    if not hasattr(head, "doubts") or points.y is None:
+        return
+    chosen = np.arange(points.n)[:: max(1, points.n // LOOKED_AT)]
+    doubt = head.doubts(_rows(points.y, chosen if points.index is None else points.index[chosen]))
+    if doubt is not None:
+        warnings.warn(doubt, stacklevel=3)
 
 
 def cast(x: Any, y: Tensor, weight: Tensor | None, method: nn.Module) -> Fetched:

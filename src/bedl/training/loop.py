@@ -28,9 +28,9 @@ from bedl.nn import refuse_frozen
 from bedl.training import random_state
 from bedl.training.checkpoint import Checkpoints
 from bedl.training.compiling import Compile
-from bedl.training.data import Data, Points, as_points, stream_seed
+from bedl.training.data import Data, Points, as_points, stream_seed, warn_of_targets
 from bedl.training.early_stopping import EarlyStopping
-from bedl.training.history import Callback, History, Progress, Row
+from bedl.training.history import Callback, History, Progress, Row, check_callbacks
 from bedl.training.run import MakeOptimizer, Run, Settings
 from bedl.training.schedule import WARMUP, Schedule
 
@@ -158,7 +158,7 @@ def fit(
     """
     _check_method(method)
     places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
-    watchers = [*callbacks, *_history(history, places), *([Progress()] if progress else [])]
+    watchers = [*check_callbacks(callbacks), *_history(history, places), *([Progress()] if progress else [])]
     if isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"fit makes the optimiser itself, so that a run can be resumed: pass a function of the parameters, such as "
@@ -175,6 +175,7 @@ def fit(
         variance_products=variance_products, seed=seed,
     )  # fmt: skip
     points = as_points(data, num_workers, collate)
+    warn_of_targets(method, points)
     held_out = None if validation is None else as_points(validation, num_workers, collate)
     fabric = Fabric(
         accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision,
