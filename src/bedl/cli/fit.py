@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bedl.cli import exit_code
+from bedl.cli import Stopped, exit_code
 from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root
 from bedl.cli.screen import print_json, print_scores, say
 
@@ -135,7 +135,7 @@ def fit(
     }  # fmt: skip
     try:
         model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, Stopped) as stop:
         if partial_of(place).exists():
             say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
             say(f"  {_command(data, place, {**options, 'encoding': encoding})} --resume")
