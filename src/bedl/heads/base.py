@@ -100,6 +100,13 @@ class Head(nn.Module):
         """Targets that have as many dimensions as the outputs, with those of a point along the last one."""
         return y.movedim(self.dim, -1) if self.dim != -1 and y.ndim == n_dims else y
 
+    def doubts(self, y: Tensor) -> str | None:
+        """A sentence on targets that the head can hardly learn as they are, and what to do; None if there is nothing.
+
+        y shape: as targets
+        """
+        return None
+
     def prepare(self, y: Tensor) -> None:
         """Look at the targets once, before training: where they lie, say. Most heads need not. y shape: as targets"""
 
@@ -160,6 +167,11 @@ class Head(nn.Module):
         Returns:
             shapes: (*batch, n_outputs)
         """
+        if not isinstance(f, (Moments, Tensor)):
+            raise TypeError(
+                f"{self}: the network returns a {type(f).__name__}, and a head takes Moments or a tensor. Say which of "
+                "its outputs is meant, BEDL(net, head, output=…), or let its forward return that alone"
+            )
         f, dim = as_moments(f), self.dim if dim is None else dim
         there = -f.ndim <= dim < f.ndim
         if not there or f.shape[dim] != self.n_outputs:

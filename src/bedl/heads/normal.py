@@ -17,6 +17,7 @@ __all__ = ["Normal"]
 
 MOST_EVIDENCE, MOST_NOISE = math.log(2.0), math.log(10.0)  # log variances, of targets whose variance is 1
 SIGNAL = (0.02, 1.0)  # between which shares of the target's variance is explained
+FAR, TOO_FLAT = 30.0, 0.5  # mean or std of targets that are hardly reached; std, in smallest noises, that hides in it
 KNEE = 20.0  # exp goes on as a straight line from here: exp(20) is absurd as a variance of standardised targets
 
 
@@ -103,6 +104,36 @@ class Normal(Head):
             "" if self.noise == "fixed" else ", noise='learned'"
         )
         return f"n_targets={self.n_targets}, beta={self.log_beta.exp().item():.4g}{learned}"
+
+    def doubts(self, y: Tensor) -> str | None:
+        """Whether the targets are far from mean 0 and variance 1, which the head takes them to have.
+
+        y shape: (n, D) or (n,)
+
+        Example:
+            >>> print(Normal(1).doubts(torch.tensor([1e5, 2e5, 3e5])))
+            the targets have mean 2e+05 and standard deviation 8.16e+04, and Normal expects about 0 and 1: they may
+            never be reached. Train on (y - y.mean()) / y.std() and take predictions back with prediction.rescale(mean,
+            std); bedl.BEDLRegressor does both
+        """
+        columns = y.detach().float().reshape(len(y), -1)
+        mean, std = columns.mean(0).abs().amax().item(), columns.std(0, correction=0)
+        varied = std[std > 0]
+        if not len(varied) or not math.isfinite(mean):
+            return None
+        floor = 0.0 if self.learn_beta else math.exp(-self.log_beta.item() / 2)
+        smallest, largest = varied.min().item(), varied.max().item()
+        if max(mean, largest) > FAR:
+            spread, what = largest, "they may never be reached"
+        elif smallest < TOO_FLAT * floor:
+            spread, what = smallest, f"the noise is at least {floor:.3g} and would hide them"
+        else:
+            return None
+        return (
+            f"the targets have mean {mean:.3g} and standard deviation {spread:.3g}, and Normal expects about 0 and 1: "
+            f"{what}. Train on (y - y.mean()) / y.std() and take predictions back with prediction.rescale(mean, std); "
+            "bedl.BEDLRegressor does both"
+        )
 
     # -- closed forms --------------------------------------------------------------------------------
     def forward(self, f: Moments | Tensor) -> NormalPredictive:

@@ -76,6 +76,9 @@ class Sampled(Head):
     def targets_last(self, y: Tensor, n_dims: int) -> Tensor:
         return self.head.targets_last(y, n_dims)
 
+    def doubts(self, y: Tensor) -> str | None:
+        return self.head.doubts(y)
+
     def prepare(self, y: Tensor) -> None:
         self.head.prepare(y)
 

@@ -257,6 +257,11 @@ def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Gene
             "there is no default perturbation for several inputs: give one that takes and returns all of them, "
             "PAC(on='perturbed', perturbation=lambda x, generator: …)"
         )
+    if perturbation is None and isinstance(batch.x, Tensor) and not batch.x.is_floating_point():
+        raise BEDLError(
+            f"there is no default perturbation for inputs of type {batch.x.dtype}, such as tokens: give one, "
+            "PAC(on='perturbed', perturbation=lambda x, generator: …), or stay with the data (on='data')"
+        )
     return batch._replace(perturbed=varied(batch.x, perturbation or perturbation_for(batch.x), generator))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -17,8 +18,10 @@ from bedl.training.unpacking import Fetched, Unpack, unpacked
 
 __all__ = [
     "Data", "Fetched", "Place", "Points", "Share", "Source", "as_points", "as_validation", "cast", "epoch_order",
-    "global_batches", "share_of", "stream_seed",
+    "global_batches", "share_of", "stream_seed", "warn_of_targets",
 ]  # fmt: skip
+
+LOOKED_AT = 10_000  # targets, to see where they lie
 
 Data = tuple[Any, Any] | tuple[Any, Any, Any] | Dataset[Any] | Iterable[Any]
 
@@ -214,6 +217,17 @@ def as_validation(data: Data, num_workers: int, collate: Callable[[list], Any] |
     from bedl.training.loaders import validation_of_loader  # which is made of Points
 
     return validation_of_loader(data, unpack)
+
+
+def warn_of_targets(method: Any, points: Points) -> None:
+    """Warns of targets that the method's head can hardly learn as they are; those of a Dataset are not looked at."""
+    head: Any = getattr(method, "head", None)
+    if not hasattr(head, "doubts") or points.y is None:
+        return
+    chosen = np.arange(points.n)[:: max(1, points.n // LOOKED_AT)]
+    doubt = head.doubts(_rows(points.y, chosen if points.index is None else points.index[chosen]))
+    if doubt is not None:
+        warnings.warn(doubt, stacklevel=3)
 
 
 def cast(x: Any, y: Tensor, weight: Tensor | None, method: nn.Module) -> Fetched:

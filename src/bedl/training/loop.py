@@ -28,9 +28,9 @@ from bedl.training import random_state
 from bedl.training.checkpoint import Checkpoints
 from bedl.training.compiling import Compile
 from bedl.training.correcting import Correct
-from bedl.training.data import Data, Points, as_points, as_validation, stream_seed
+from bedl.training.data import Data, Points, as_points, as_validation, stream_seed, warn_of_targets
 from bedl.training.early_stopping import EarlyStopping
-from bedl.training.history import Callback, History, Progress, Row
+from bedl.training.history import Callback, History, Progress, Row, check_callbacks
 from bedl.training.run import MakeOptimizer, Run, Settings
 from bedl.training.schedule import WARMUP, Schedule
 from bedl.training.unpacking import Unpack
@@ -170,7 +170,7 @@ def fit(
     """
     _check_method(method)
     places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
-    watchers = [*callbacks, *_history(history, places), *([Progress()] if progress else [])]
+    watchers = [*check_callbacks(callbacks), *_history(history, places), *([Progress()] if progress else [])]
     if isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"fit makes the optimiser itself, so that a run can be resumed: pass a function of the parameters, such as "
@@ -191,6 +191,7 @@ def fit(
         resume=resume, callbacks=tuple(watchers), compile=compile,
         variance_products=variance_products, correct=correct, seed=seed,
     )  # fmt: skip
+    warn_of_targets(method, points)
     held_out = None if validation is None else as_validation(validation, num_workers, collate, unpack)
     fabric = _fabric(
         accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision,

@@ -12,7 +12,7 @@ from bedl.methods import Method
 if TYPE_CHECKING:
     from bedl.predictive import Predictive
 
-__all__ = ["as_places", "counted", "log_density", "scored"]
+__all__ = ["as_places", "counted", "log_density", "log_prob_of", "scored"]
 
 
 def _head(method: Method) -> Any:
@@ -28,7 +28,7 @@ def counted(method: Method, y: Tensor, weight: Tensor | None) -> tuple[Tensor, T
 def log_density(method: Method, x: Any, y: Tensor) -> Tensor:
     """log p(y|x) of points whose targets all count. y: shape (n,), (n, D), (n, *places); result: (n, *places)"""
     prediction, head = method.predict(x), _head(method)
-    return _log_prob(prediction, y if head is None else head.targets_last(y, prediction.mean.ndim))
+    return log_prob_of(prediction, y if head is None else head.targets_last(y, prediction.mean.ndim))
 
 
 def scored(method: Method, x: Any, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def scored(method: Method, x: Any, y: Tensor, weight: Tensor | None) -> tuple[Te
     prediction, head = method.predict(x), _head(method)
     y = y if head is None else head.targets_last(y, prediction.mean.ndim)
     prediction.check_targets(y)
-    log_p = _log_prob(prediction, y)
+    log_p = log_prob_of(prediction, y)
     if weight is None:
         return log_p, torch.ones_like(log_p)
     weight = as_places(weight, log_p)
@@ -51,6 +51,7 @@ def as_places(weight: Tensor, values: Tensor) -> Tensor:
     return weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim)).expand(values.shape)
 
 
-def _log_prob(prediction: Predictive, y: Tensor) -> Tensor:
+def log_prob_of(prediction: Predictive, y: Tensor) -> Tensor:
+    """log p(y) of each point. y: shape (n,), (n, D), (n, *places); result: (n, *places)"""
     # one target may come without an axis of its own, which log_prob would broadcast
     return prediction.log_prob(y.unsqueeze(-1) if y.is_floating_point() and y.ndim < prediction.mean.ndim else y)
