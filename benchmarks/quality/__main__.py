@@ -7,9 +7,17 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality import rows, uci, users
+from benchmarks.quality import active, impossible, rows, uci, users
 
-TABLES: dict[str, Any] = {"uci": uci, "uci-distinct": uci, "gap": uci, "targets": users, "classes": users}
+TABLES: dict[str, Any] = {
+    "uci": uci,
+    "uci-distinct": uci,
+    "gap": uci,
+    "targets": users,
+    "classes": users,
+    "active": active,
+    "impossible": impossible,
+}
 
 
 def main() -> None:
