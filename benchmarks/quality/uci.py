@@ -32,12 +32,9 @@ def cells(table: str, methods: list[str], part: str, splits: list[int], only: li
     names = [name for name in SHORT if name in uci_names() and (not only or SHORT[name] in only)]
     for split in splits:
         for name in names:
-            count = (
-                min(load_uci(name).x.shape[1], MOST_GAPS.get(SHORT[name], 99))
-                if table == "gap"
-                else load_uci(name).n_splits
-            )
-            if split >= count:
+            data = load_uci(name)
+            gaps = min(data.x.shape[1], MOST_GAPS.get(SHORT[name], data.x.shape[1]))
+            if split >= (gaps if table == "gap" else data.n_splits):
                 continue
             for method in methods:
                 yield {"table": table, "dataset": SHORT[name], "method": method, "part": part, "split": split}
