@@ -4,6 +4,9 @@
 from bedl.estimators import BEDLClassifier as BEDLClassifier
 from bedl.estimators import BEDLRegressor as BEDLRegressor
 
+# which method for a table
+from bedl.tabular import compare as compare
+
 # the value that goes through a network, and what answers for its operations
 from bedl.moments import Moments as Moments
 from bedl.dispatch import register_rule as register_rule

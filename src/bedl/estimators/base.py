@@ -26,6 +26,7 @@ from bedl.estimators.inputs import (
     Inputs,
     TrainingSet,
     blurred_in_float32,
+    check_image_shape,
     check_noise,
     column_moments,
     column_quartiles,
@@ -72,6 +73,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         net: Any = None,
         method: str = "auto",
         method_options: dict[str, Any] | None = None,
+        image_shape: tuple[int, ...] | None = None,
         standardize: bool | str = True,
         unseen: str = "error",
         ensemble: int = 1,
@@ -96,6 +98,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.net = net
         self.method = method
         self.method_options = method_options
+        self.image_shape = image_shape
         self.standardize = standardize
         self.unseen = unseen
         self.ensemble = ensemble
@@ -201,20 +204,26 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
         """Let a method that takes no gradient steps learn from all points at once."""
         x, y, weight = points.whole()
-        if weight is not None or not isinstance(x, torch.Tensor):
-            what = "sample_weight" if weight is not None else "X_var"
+        if points.index is not None:  # what counts for nothing is not there
+            own = torch.as_tensor(points.index)
+            x, y, weight = x[own], y[own], None if weight is None else weight[own]
+        what = "X_var" if not isinstance(x, torch.Tensor) else "sample_weight" if weight is not None else None
+        if what == "X_var" or (what is not None and not self._members()[0].takes_weights):
             raise ValueError(f"method {self.built_[0]!r} takes no gradient steps and knows no {what}; leave it out")
+        place = self._device()
+        given = (x.to(place), y.to(place), *(() if weight is None else (weight.to(place),)))
         for member in self._members():
-            member.fit(x, y)
+            member.to(place).fit(*given)
         return []
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, X_var: Any, classes: Any = None) -> Any:
-        first = not hasattr(self, "method_")
-        table = self._check(X, y, sample_weight, X_var, reset=first, classes=classes)
-        if first:
+        fresh = not hasattr(self, "method_")
+        table = self._check(X, y, sample_weight, X_var, reset=fresh, classes=classes)
+        if fresh:
             self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
-        if self._members()[0].learns != "by steps" or self.method_.folds:
+        first = self._members()[0]
+        if first.learns != "by steps" or first.concludes or self.method_.folds:
             raise ValueError(f"method {self.built_[0]!r} learns from all points at once; use fit")
         if not getattr(self, "_optimizers", None):
             self._optimizers = [None] * len(self._members())
@@ -244,6 +253,8 @@ class BEDLEstimator(Portable, BaseEstimator):
             X, y = self._check_table(X, y)
         else:
             X, y = self._check_arrays(X, y, reset)
+        if self.image_shape is not None:
+            check_image_shape(self.image_shape, X.shape[1:])
         weight = None
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -276,8 +287,9 @@ class BEDLEstimator(Portable, BaseEstimator):
 
     def _plan(self, n: int) -> Recipe:
         asked, built = registry.get(self.method), registry.get(self.built_[0])
-        # a choice such as "auto" says itself how one network is trained; what holds out folds knows better
-        wanted = asked.training if asked.choice is not None and not self.method_.folds else built.training
+        # a choice such as "auto" says itself how one network of a table is trained; folds and images know better
+        alone = not self.method_.folds and built.name != "images"
+        wanted = asked.training if asked.choice is not None and alone else built.training
         return recipe(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n),
@@ -309,9 +321,10 @@ class BEDLEstimator(Portable, BaseEstimator):
                 member.head.prepare(targets)
 
     def _scaling(self, table: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
-        if self.standardize != "shared" and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
+        shared = self.standardize == "shared" or (self.image_shape is not None and table.X.ndim == 2)
+        if not shared and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
             return column_quartiles(table.X, table.weight)
-        if self.standardize != "shared":
+        if not shared:
             return column_moments(table.X, table.weight)
         flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
         return tuple(np.repeat(part, table.X.shape[1]) for part in column_moments(flat, table.weight))  # type: ignore
@@ -319,7 +332,14 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _problem(self, scaling: tuple[np.ndarray, np.ndarray] | None) -> Problem:
         front = None if scaling is None else functools.partial(standardize, *scaling, self.input_shape_)
         return Problem(
-            self.task_, self.n_targets_, self.input_shape_, self.hidden_layers, self.activation, self.net, front
+            self.task_,
+            self.n_targets_,
+            self.input_shape_,
+            self.hidden_layers,
+            self.activation,
+            self.net,
+            front,
+            image_shape=None if self.image_shape is None else tuple(self.image_shape),
         )
 
     def _fresh(self, problem: Problem, seed: int) -> Method:
@@ -329,6 +349,8 @@ class BEDLEstimator(Portable, BaseEstimator):
         if int(self.ensemble) > 1 and registry.get(name).sized is not None:
             raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
         whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
+        if len(whole) > 1 and whole.members[0].learns == "in its members":
+            raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
         return whole if len(whole) > 1 else whole.members[0]
 
     def _members(self) -> list[Any]:
@@ -345,7 +367,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self, points: Points, table: TrainingSet, plan: Recipe, seed: int
     ) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others."""
-        for number in range(int(self.ensemble)):
+        for number in range(len(self._members())):
             if not plan.held_out:
                 yield points, None
                 continue

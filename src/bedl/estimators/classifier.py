@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import nn
 
 from bedl import tasks
@@ -15,6 +16,7 @@ from bedl.deploy.scaling import Tempered
 from bedl.estimators.base import PARTS, BEDLEstimator
 from bedl.estimators.calibration import fitted_temperature
 from bedl.estimators.inputs import check_targets
+from bedl.estimators.signatures import parameters_of
 from bedl.predictive import Predictive
 
 __all__ = ["BEDLClassifier"]
@@ -26,6 +28,10 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     Takes the parameters of `BEDLRegressor` but `likelihood`; a `net` of your own needs one output per class. Labels may
     be numbers or texts. A y of shape (n, n_labels) that holds 0 and 1 says which labels a point has: each is predicted
     with a probability of its own.
+
+    Args:
+        class_weight: as in scikit-learn: how much points of each class count, by label, or ``"balanced"``: all classes
+            the same. Probabilities are then those of a world in which the classes are as frequent as they are weighted.
 
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
@@ -45,6 +51,14 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
 
     temperature_: float | None
 
+    @parameters_of(BEDLEstimator.__init__)
+    def __init__(self, *settings: Any, class_weight: Any = None, **more: Any):
+        super().__init__(*settings, **more)
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None) -> Any:
+        return super().fit(X, y, self._weights(y, sample_weight), X_var)
+
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, X_var: Any = None
     ) -> BEDLClassifier:
@@ -54,7 +68,12 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             X, y, sample_weight, X_var: as in `fit`.
             classes: all labels there will be; needed by the first call, unless its y has them all.
         """
-        return self._partial_fit(X, y, sample_weight, X_var, classes)
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs to see all points, and partial_fit sees some. Give a weight for each "
+                "class: class_weight={label: weight, …}"
+            )
+        return self._partial_fit(X, y, self._weights(y, sample_weight), X_var, classes)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -119,6 +138,15 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             names = self.target_names_ or self.classes_
             columns.update({f"{part}_{name}": values[:, i] for i, name in enumerate(names)})
         return pandas.DataFrame(columns, index=getattr(X, "index", None))
+
+    def _weights(self, y: Any, sample_weight: Any) -> Any:
+        """The weight of each point, that of its class considered. shape: (n,), or None where all count the same"""
+        if self.class_weight is None:
+            return sample_weight
+        if np.ndim(y) > 1 and np.shape(y)[1] > 1:
+            raise ValueError("class_weight is for one label a point; with several give sample_weight to fit")
+        own = compute_sample_weight(self.class_weight, column_or_1d(y))
+        return own if sample_weight is None else own * np.asarray(sample_weight)
 
     # -- for the base class -----------------------------------------------------------------------
     def _in_units(self, prediction: Predictive) -> Predictive:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ __all__ = [
     "Inputs",
     "TrainingSet",
     "blurred_in_float32",
+    "check_image_shape",
     "check_noise",
     "check_targets",
     "column_moments",
@@ -107,6 +110,17 @@ def check_noise(X_var: Any, X: np.ndarray) -> np.ndarray | None:
     if not np.isfinite(noise).all() or (noise < 0).any():
         raise ValueError("X_var holds variances: finite numbers, at least 0")
     return noise
+
+
+def check_image_shape(image_shape: Any, point: tuple[int, ...]) -> None:
+    """Refuse a shape that points of this one cannot have as images."""
+    sizes = tuple(image_shape) if isinstance(image_shape, (tuple, list)) else ()
+    if len(sizes) not in (2, 3) or not all(isinstance(size, Integral) and int(size) > 0 for size in sizes):
+        raise ValueError(f"image_shape is (height, width) or (channels, height, width), not {image_shape!r}")
+    if math.prod(sizes) != math.prod(point):
+        raise ValueError(
+            f"images of shape {sizes} have {math.prod(sizes)} pixels; the rows of X have {math.prod(point)}"
+        )
 
 
 def check_targets(task: str, y: np.ndarray) -> None:

@@ -33,6 +33,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         method: how to learn, by name: ``"auto"``, the recipe that bedl stands behind; ``"bedl"``, ``"bedl+reg"`` and
             ``"bedl-hyper"``, the paper's own; `bedl.methods.registry.names()` lists all.
         method_options: options of the method, such as ``{"regularizer": bedl.PAC(strength=0.5)}`` for ``"bedl"``.
+        image_shape: where the columns of X are the pixels of images, their shape: ``(height, width)`` or ``(channels,
+            height, width)``. They are scaled alike, and seen as images by methods that can, such as that for classes.
         standardize: scale each feature (channel, for images) to mean 0 and variance 1 in front of the network.
             ``"shared"``: all features alike, for pixels as columns of a table, of which some hardly vary. Turn it off
             for a network that was trained on the inputs as they are.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bedl.errors import BEDLError, ModelFileError
 from bedl.estimators.claims import check_claims
-from bedl.files import refuse_unwritable, write_atomically
+from bedl.files import in_order, refuse_unwritable, write_atomically
 from bedl.objectives import PAC, HyperPrior, Sum
 from bedl.training.checkpoint import checksum
 
@@ -55,7 +55,7 @@ def save(estimator: Any, path: Path, overwrite: bool) -> Path:
     text = json.dumps(content)
     header = {"format": FORMAT, "schema": str(SCHEMA), "bedl": _version(), "model": text}
     header["sha256"] = checksum(tensors, text)
-    write_atomically(path, safetensors.torch.save(tensors, header))
+    write_atomically(path, in_order(safetensors.torch.save(tensors, header)))
     return path
 
 
@@ -75,6 +75,10 @@ def _as_json(value: Any) -> Any:
         return {"tuple": [int(item) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _as_json(item) for key, item in value.items()}}
+    if isinstance(value, dict) and all(
+        isinstance(item, (bool, int, float, str)) for pair in value.items() for item in pair
+    ):
+        return {"pairs": [list(pair) for pair in value.items()]}
     if isinstance(value, Sum):
         terms = [_as_json(term) for term in value.terms]
         return {"sum": terms} if all("objective" in term for term in terms) else {"missing": repr(value)}
@@ -204,6 +208,8 @@ def _from_json(value: Any) -> Any:
         return tuple(value["tuple"])
     if "dict" in value:
         return {key: _from_json(item) for key, item in value["dict"].items()}
+    if "pairs" in value:
+        return dict(value["pairs"])
     if "sum" in value:
         return Sum(*(_from_json(term) for term in value["sum"]))
     if "objective" in value:

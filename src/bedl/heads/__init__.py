@@ -7,9 +7,12 @@ form takes its place.
 from bedl.heads.base import Evidence, Head, head_of, serves
 from bedl.heads.beta import Beta, BetaPredictive
 from bedl.heads.dirichlet import Dirichlet
+from bedl.heads.expected import ExpectedMeanVariance, ExpectedSoftmax
 from bedl.heads.gamma import CountPredictive, Gamma
+from bedl.heads.mean_variance import MeanVariance
 from bedl.heads.normal import Normal
 from bedl.heads.sampled import Sampled
+from bedl.heads.softmax import Softmax
 
 __all__ = [
     # what a head is, and which one a task has
@@ -25,4 +28,9 @@ __all__ = [
     "Gamma",
     "Normal",
     "Sampled",
+    # those of ordinary networks, without evidence
+    "ExpectedMeanVariance",
+    "ExpectedSoftmax",
+    "MeanVariance",
+    "Softmax",
 ]

@@ -5,7 +5,8 @@ Training, replicas, ensembles, estimators, export and benches ask for what stand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -32,7 +33,8 @@ class Method(nn.Module):
       padding considered. A loss that is a *function* of means, such as a root, is written as `statistics(batch)`, the
       means, and `combine(statistics, n_train)`, the function: so it is exact over several processes and accumulated
       batches, too.
-    - **by itself**, with `fit(x, y)`, where there are no gradient steps.
+    - **by itself**, with `fit(x, y)`, where there are no gradient steps; with `fit(x, y, weight)`, if points may count
+      differently.
     - **in its members**, which learn independently of each other.
 
     Everything else has a default.
@@ -56,6 +58,7 @@ class Method(nn.Module):
     """
 
     learns: ClassVar[Learning | None] = None
+    paced: ClassVar[bool] = False  # whether the loss changes in the course of training and asks for `batch.epoch`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -124,10 +127,25 @@ class Method(nn.Module):
         """Network, head and objective, where the loss is that objective of those two; None: where it is not."""
         return None
 
+    def conclude(self, batches: Iterable[Batch]) -> None:
+        """Called once when the steps have been taken, without gradients, with the points of the training set in parts:
+        for what follows from the trained network in closed form, such as a posterior of its last layer.
+        """
+
+    @property
+    def concludes(self) -> bool:
+        """Whether there is something to conclude: such a method learns from all points at once."""
+        return type(self).conclude is not Method.conclude
+
     # -- learning otherwise -----------------------------------------------------------------------
     def fit(self, x: Tensor, y: Tensor) -> Any:
         """Learn from all points at once. x: shape (n, *input); y: shape (n,) or (n, D)"""
         raise TypeError(f"{type(self).__name__} learns {self.learns}: train it with bedl.fit(method, (x, y), …)")
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether a method that learns by itself knows how much each point counts."""
+        return "weight" in inspect.signature(self.fit).parameters
 
     @property
     def members(self) -> Sequence[Method]:

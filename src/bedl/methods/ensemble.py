@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods.base import Method
+from bedl.methods.deterministic import BOTH, deterministic
+from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 from bedl.predictive import mixture
 
@@ -81,3 +83,16 @@ class Ensemble(Method):
         for member in self.members:
             member.fit(x, y)
         return self
+
+
+@register("ensemble", "deep ensemble (Lakshminarayanan et al. 2017): several plain networks, mixed", tasks=BOTH)
+def ensemble(problem: Problem, size: int = 5) -> Ensemble:
+    """Plain networks of the method "deterministic", without the paper's adversarial examples.
+
+    Args:
+        problem: what it is for.
+        size: how many; 5 in the paper.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"size is a number of networks, at least 1, not {size!r}")
+    return Ensemble([deterministic(problem) for _ in range(size)])

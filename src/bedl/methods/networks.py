@@ -13,12 +13,14 @@ from torch import nn
 from bedl.methods.registry import Problem
 from bedl.nn import GaussianLayer, GaussianLinear, bayesianize
 
-__all__ = ["ACTIVATIONS", "gaussian_network", "hidden_layers"]
+__all__ = ["ACTIVATIONS", "gaussian_network", "hidden_layers", "plain_network", "widths_of"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU, "gelu": nn.GELU, "leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid,
     "silu": nn.SiLU, "softplus": nn.Softplus, "tanh": nn.Tanh,
 }  # fmt: skip
+
+MakeLayer = Callable[[int, int], nn.Module]
 
 
 def gaussian_network(problem: Problem, n_outputs: int) -> nn.Sequential:
@@ -36,14 +38,39 @@ def gaussian_network(problem: Problem, n_outputs: int) -> nn.Sequential:
     return nn.Sequential(*([problem.front()] if problem.front is not None else []), body)
 
 
-def hidden_layers(problem: Problem, n_inputs: int, n_outputs: int, default: Sequence[int] = (50,)) -> nn.Sequential:
-    """Gaussian layers of the widths that the problem asks for, or of the default ones."""
-    given, activation = problem.hidden_layers, problem.activation
-    if isinstance(given, str) and given != "auto":
-        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), or 'auto', not {given!r}")
-    widths: Sequence[Any] = default if given == "auto" else [given] if isinstance(given, Integral) else list(given)
-    if not all(isinstance(width, Integral) and int(width) > 0 for width in widths):
-        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), not {given!r}")
+def plain_network(problem: Problem, n_outputs: int, linear: MakeLayer = nn.Linear) -> nn.Sequential:
+    """The network of a problem with ordinary weights, behind what stands in front of it.
+
+    A network of the user's own is copied; Gaussian weights are refused, as a method of ordinary ones would not see
+    their variances.
+
+    Args:
+        problem: what it is for.
+        n_outputs: of the last layer.
+        linear: makes each layer of a network that is not the user's own, (n_inputs, n_outputs) -> module.
+    """
+    if problem.net is None:
+        body: nn.Module = hidden_layers(problem, problem.input_shape[0], n_outputs, linear=linear)
+    else:
+        body = copy.deepcopy(_own(problem.net, problem.input_shape, n_outputs))
+        if any(isinstance(module, GaussianLayer) for module in body.modules()):
+            raise ValueError(
+                "this method is for networks with ordinary weights, and net has Gaussian ones: pass "
+                "bedl.deterministic(net), or choose a method such as 'bedl'"
+            )
+        _check_outputs(body, problem.input_shape, n_outputs)
+    return nn.Sequential(*([problem.front()] if problem.front is not None else []), body)
+
+
+def hidden_layers(
+    problem: Problem,
+    n_inputs: int,
+    n_outputs: int,
+    default: Sequence[int] = (50,),
+    linear: MakeLayer = GaussianLinear,
+) -> nn.Sequential:
+    """Layers of the widths that the problem asks for, or of the default ones; Gaussian unless said otherwise."""
+    widths, activation = widths_of(problem, default), problem.activation
     if not callable(activation) and activation not in ACTIVATIONS:
         raise ValueError(
             f"activation must be one of {', '.join(ACTIVATIONS)}, or nn.Mish or the like; not {activation!r}"
@@ -51,9 +78,20 @@ def hidden_layers(problem: Problem, n_inputs: int, n_outputs: int, default: Sequ
     make = activation if callable(activation) else ACTIVATIONS[activation]
     layers: list[nn.Module] = []
     for width in widths:
-        layers += [GaussianLinear(n_inputs, int(width)), make()]
-        n_inputs = int(width)
-    return nn.Sequential(*layers, GaussianLinear(n_inputs, n_outputs))
+        layers += [linear(n_inputs, width), make()]
+        n_inputs = width
+    return nn.Sequential(*layers, linear(n_inputs, n_outputs))
+
+
+def widths_of(problem: Problem, default: Sequence[int] = (50,)) -> list[int]:
+    """The widths of the hidden layers that the problem asks for, or the default ones."""
+    given = problem.hidden_layers
+    if isinstance(given, str) and given != "auto":
+        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), or 'auto', not {given!r}")
+    widths: Sequence[Any] = default if given == "auto" else [given] if isinstance(given, Integral) else list(given)
+    if not all(isinstance(width, Integral) and int(width) > 0 for width in widths):
+        raise ValueError(f"hidden_layers are widths, such as (50,) or (100, 50), not {given!r}")
+    return [int(width) for width in widths]
 
 
 def _own(net: Any, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:

@@ -52,6 +52,8 @@ class Problem:
         front: makes what stands in front of the network, such as a scaling of the inputs; None: nothing.
         noisy: whether the inputs come with variances of their own.
         steps: whether it has to learn by steps: little by little, in an ensemble of the user's own, or stopped early.
+        image_shape: of images whose pixels are the columns, (height, width) or (channels, height, width); None: the
+            columns are no pixels.
     """
 
     task: str
@@ -63,6 +65,7 @@ class Problem:
     front: Callable[[], nn.Module] | None = None
     noisy: bool = False
     steps: bool = False
+    image_shape: tuple[int, ...] | None = None
 
 
 Build = Callable[..., Method]
@@ -78,6 +81,7 @@ class Registered:
         name: the name.
         summary: what it is, in a line.
         tasks: the tasks it serves; None: all of them.
+        reason: why it serves no others, as a clause; None: it could.
         needs: packages it imports beyond those of bedl itself.
         extra: the extra of bedl that brings them.
         training: how it wants to be trained, by the number of points; None: as estimators do by default.
@@ -90,6 +94,7 @@ class Registered:
     name: str
     summary: str
     tasks: tuple[str, ...] | None = None
+    reason: str | None = None
     needs: tuple[str, ...] = ()
     extra: str | None = None
     training: Callable[[int], Training] | None = None
@@ -109,7 +114,8 @@ class Registered:
     def check(self, task: str, options: Mapping[str, Any]) -> None:
         """Refuse what this method cannot do, before any work."""
         if self.tasks is not None and task not in self.tasks:
-            raise UnknownMethodError(f"method {self.name!r} is for {' and '.join(self.tasks)}, not for {task}")
+            why = "" if self.reason is None else f": {self.reason}"
+            raise UnknownMethodError(f"method {self.name!r} is for {' and '.join(self.tasks)}, not for {task}{why}")
         missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
         if missing:
             raise UnknownMethodError(
@@ -135,6 +141,7 @@ def register(
     summary: str,
     *,
     tasks: tuple[str, ...] | None = None,
+    reason: str | None = None,
     needs: tuple[str, ...] = (),
     extra: str | None = None,
     training: Callable[[int], Training] | None = None,
@@ -150,7 +157,7 @@ def register(
     """
 
     def add(build: Build) -> Build:
-        _METHODS[name] = Registered(name, summary, tasks, needs, extra, training, sized, scaling, build=build)
+        _METHODS[name] = Registered(name, summary, tasks, reason, needs, extra, training, sized, scaling, build)
         return build
 
     return add

@@ -19,7 +19,9 @@ from bedl.methods.stack_targets import TargetStack
 
 __all__: list[str] = []
 
-GROUPS = ((0.5, 0.3), (3.0, 0.1))  # strength of the weight prior, frequency of the embedding
+# of each group, the strength of the weight prior and the frequency of the embedding; labels tell less than numbers
+GROUPS = {"regression": ((0.5, 0.3), (3.0, 0.1)), "classification": ((8.0, 0.2), (60.0, 0.1))}
+MOST_GROUPS = 2
 FOLDS = 5
 MANY_FOLDS = 50  # each is a network or two
 MANY_ROWS = 40_000  # beyond, one group has to do
@@ -43,7 +45,7 @@ def sized(n: int) -> dict[str, Any]:
         raise ValueError(f"method 'stack' holds rows out and needs at least 2 of them; there is {n} sample")
     if n > TOO_MANY_ROWS:
         return {"folds": 10, "held": 1, "groups": 1}
-    return {"folds": min(FOLDS, n), "groups": len(GROUPS) if n <= MANY_ROWS else 1}
+    return {"folds": min(FOLDS, n), "groups": MOST_GROUPS if n <= MANY_ROWS else 1}
 
 
 @register(
@@ -55,7 +57,7 @@ def sized(n: int) -> dict[str, Any]:
     scaling="quartiles",
 )
 def stack(
-    problem: Problem, folds: int = FOLDS, held: int | None = None, groups: int = len(GROUPS)
+    problem: Problem, folds: int = FOLDS, held: int | None = None, groups: int = MOST_GROUPS
 ) -> TargetStack | ClassStack:
     """Networks of the method "evidence" in folds.
 
@@ -70,12 +72,12 @@ def stack(
         raise ValueError(f"stack: folds must lie between 2 and {MANY_FOLDS}, not {folds}")
     if held is not None and not 1 <= held <= folds:
         raise ValueError(f"stack: held must lie between 1 and the number of folds, {folds}, not {held}")
-    if not 1 <= groups <= len(GROUPS):
-        raise ValueError(f"stack: groups must lie between 1 and {len(GROUPS)}, not {groups}")
+    if not 1 <= groups <= MOST_GROUPS:
+        raise ValueError(f"stack: groups must lie between 1 and {MOST_GROUPS}, not {groups}")
     held = folds if held is None else held
     members = [
         evidence(problem, weight_prior=strength, frequency=frequency)
-        for strength, frequency in GROUPS[:groups]
+        for strength, frequency in GROUPS[problem.task][:groups]
         for _ in range(held)
     ]
     kind: Any = ClassStack if problem.task == "classification" else TargetStack

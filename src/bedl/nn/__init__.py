@@ -15,7 +15,7 @@ from bedl.nn.layers import (
     GaussianLayer,
     GaussianLinear,
 )
-from bedl.nn.modes import frozen, refuse_frozen, sampled
+from bedl.nn.modes import drawn_function, frozen, refuse_frozen, sampled
 from bedl.nn.recurrent import (
     GaussianGRU,
     GaussianGRUCell,
@@ -48,6 +48,7 @@ __all__ = [
     "bayesianize",
     "correct_variances",
     "deterministic",
+    "drawn_function",
     "frozen",
     "kept_deterministic",
     "refuse_frozen",

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from bedl.errors import BEDLError
+from bedl.nn.draws import point_value
 from bedl.nn.layers import GaussianLayer
 
-__all__ = ["drawing", "frozen", "refuse_frozen", "sampled"]
+__all__ = ["drawing", "drawn_function", "frozen", "refuse_frozen", "sampled"]
 
 Net = TypeVar("Net", bound=nn.Module)
 _LOCK = threading.Lock()  # blocks of several threads may overlap; the last to end thaws the weights
@@ -83,6 +84,36 @@ def sampled(module: nn.Module) -> Iterator[nn.Module]:
     """
     with drawing(module, once=True):
         yield module
+
+
+@contextmanager
+def drawn_function(module: nn.Module) -> Iterator[nn.Module]:
+    """Inside the block every Gaussian layer of `module` has one draw of its weights, the same for all data points.
+
+    The module is then an ordinary function, one of those that a posterior over global weights speaks of; `sampled`
+    draws for each point anew, as local weights have it.
+
+    Example:
+        >>> import bedl, torch
+        >>> net = bedl.GaussianLinear(3, 2)
+        >>> with bedl.nn.drawn_function(net):
+        ...     twice = net(torch.ones(2, 3))
+        >>> bool((twice[0] == twice[1]).all())
+        True
+    """
+    layers = _gaussian_layers(module)
+    before = [layer.prepared for layer in layers]
+    drawn: dict[int, dict[str, Any]] = {}  # layers that share a weight share its draw
+    try:
+        for layer in layers:
+            if layer.weight_key() not in drawn:
+                pairs = {name: layer.gaussian(name) for name in layer.gaussian_parameters}
+                drawn[layer.weight_key()] = {name: point_value(pair) for name, pair in pairs.items()}
+            layer.prepared = drawn[layer.weight_key()]
+        yield module
+    finally:
+        for layer, prepared in zip(layers, before, strict=True):
+            layer.prepared = prepared
 
 
 @contextmanager

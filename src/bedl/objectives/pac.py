@@ -112,8 +112,8 @@ class PAC(Objective):
         """
         if (self.kl_scale, self.evidence, self.on, self.strength) != ("sum", "all", "data", 1.0):
             raise ValueError(f"only PAC(delta=…) with the paper's settings is a bound; {self!r} is a regulariser")
-        if len(batch.x) != batch.n_train:
-            raise ValueError(f"the bound is of all {batch.n_train} training points; this batch has {len(batch.x)}")
+        if len(batch.y) != batch.n_train:
+            raise ValueError(f"the bound is of all {batch.n_train} training points; this batch has {len(batch.y)}")
         forward = ForwardPass(net, head, batch)
         log_p = forward.log_marginal()  # shape: (N,)
         penalty = self.value(self.statistic(forward), batch.n_train)

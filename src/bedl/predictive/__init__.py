@@ -18,6 +18,7 @@ import torch
 from bedl.predictive.base import PaperSplit, Predictive
 from bedl.predictive.categorical import CategoricalPredictive
 from bedl.predictive.normal import NormalMixturePredictive, NormalPredictive
+from bedl.predictive.student import StudentPredictive
 
 __all__ = [
     "CategoricalPredictive",
@@ -25,6 +26,7 @@ __all__ = [
     "NormalPredictive",
     "PaperSplit",
     "Predictive",
+    "StudentPredictive",
     "mixture",
 ]
 

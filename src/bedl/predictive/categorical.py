@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl.predictive.base import PaperSplit, Predictive, register
-from bedl.predictive.labels import check_class_numbers
+from bedl.predictive.labels import check_class_numbers, check_shares, mean_log_probability
 
 __all__ = ["CategoricalPredictive"]
 
@@ -94,11 +94,21 @@ class CategoricalPredictive(Predictive):
         return -(self.probabilities * self.log_probabilities.clamp_min(-1e4)).sum(-1)
 
     def check_targets(self, y: Tensor) -> Tensor:
+        if y.is_floating_point() and y.shape[-1:] == self.log_probabilities.shape[-1:] and y.ndim > 1:
+            return check_shares(y)
         return check_class_numbers(y, self.log_probabilities.shape[-1])
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log-probability of the classes ``y``. y shape: (*batch), integers -> (*batch)"""
+        """Log-probability of the classes ``y``; of soft labels, its mean over the classes by their shares.
+
+        y shape: (*batch), integers, or (*batch, C), shares -> (*batch)
+        """
         numbers = self.check_targets(y)
+        if numbers.is_floating_point():
+            if y.shape != self.log_probabilities.shape:
+                shape = tuple(self.log_probabilities.shape)
+                raise ValueError(f"soft labels of shape {tuple(y.shape)} do not fit probabilities of shape {shape}")
+            return mean_log_probability(self.log_probabilities, numbers.to(self.log_probabilities.dtype))
         batch = self.log_probabilities.shape[:-1]
         if y.shape[y.dim() - len(batch) :] != batch:
             raise ValueError(f"labels of shape {tuple(y.shape)} do not fit predictions for {tuple(batch)} points")

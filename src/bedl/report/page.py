@@ -14,7 +14,9 @@ import numpy as np
 
 from bedl import tasks
 from bedl.files import refuse_unwritable, write_atomically
+from bedl.report.comparison import comparison_section
 from bedl.report.layout import INTERVALS, POINTS, headline, verdict
+from bedl.report.maps import maps_section
 from bedl.report.pages import Page, page_of
 from bedl.report.text import count, data, text
 from bedl.tasks import Results, ResultsError, meanings, score
@@ -22,13 +24,16 @@ from bedl.tasks import Results, ResultsError, meanings, score
 __all__ = ["render", "write_report"]
 
 
-def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
+def render(
+    results: Results, scores: Mapping[str, Any] | None = None, comparison: Mapping[str, Any] | None = None
+) -> str:
     """The page, as HTML.
 
     Args:
         results: what to show.
         scores: further scores; by the names of `bedl.report.meanings` they replace the ones computed here, others,
             numbers or text, are added to the headline.
+        comparison: of methods on the same data, as `bedl.compare` gives it; a section of its own.
     """
     if not isinstance(results, Results):
         raise ResultsError(f"a report shows a record such as RegressionResults, not {type(results).__name__}")
@@ -66,7 +71,8 @@ def render(results: Results, scores: Mapping[str, Any] | None = None) -> str:
 {verdict(page.verdict(results, values))}
 {headline(values, getattr(results, "level", None), baseline)}
 <div class="cards" id="content" tabindex="-1">
-{"".join(page.sections(results, values))}
+{"" if comparison is None else comparison_section(comparison)}
+{maps_section(results.maps)}{"".join(page.sections(results, values))}
 </div>
 {_notes(results, page, bool(baseline))}
 </main>
@@ -84,6 +90,7 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     scores: Mapping[str, Any] | None = None,
+    comparison: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the page to a file, whole or not at all, and return its path.
@@ -93,7 +100,7 @@ def write_report(
     """
     target = Path(path)
     refuse_unwritable(target, overwrite)
-    write_atomically(target, render(results, scores).encode("utf-8"), overwrite)
+    write_atomically(target, render(results, scores, comparison).encode("utf-8"), overwrite)
     return target
 
 

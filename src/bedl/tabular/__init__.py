@@ -5,10 +5,13 @@
     model.evaluate("test.csv")                # scores
     model.report("test.csv", "report.html")   # a page to look at
     bedl.tabular.load("houses-model")
+    bedl.tabular.compare("houses.csv", target="price")   # which method?
 
 Tables are read in batches, and may be larger than memory. The command line `bedl` is this room in words.
 """
 
+from bedl.tabular.comparing import compare
+from bedl.tabular.comparison import Comparison
 from bedl.tabular.folder import ModelCard
 from bedl.tabular.learn import fit
 from bedl.tabular.model import TabularModel, WrittenTable, load
@@ -18,6 +21,9 @@ __all__ = [
     "fit",
     "load",
     "TabularModel",
+    # which method
+    "compare",
+    "Comparison",
     # what is known of a model, and who looks on
     "ModelCard",
     "Watcher",

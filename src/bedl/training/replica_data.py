@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bedl.nn.calling import join_parts, map_parts
 from bedl.training.data import as_points, cast, global_batches
 
 __all__ = ["Joined", "ReplicaBatches", "Rows"]
@@ -122,7 +124,7 @@ class Joined:
             own = np.arange(points.n) if points.index is None else points.index
             self.places.append(own + starts[key])
         inputs, targets, weights = zip(*parts, strict=True)
-        self.x: Any = (inputs[0] if len(parts) == 1 else torch.cat(inputs)).to(device)
+        self.x: Any = map_parts(lambda part: part.to(device), functools.reduce(join_parts, inputs))
         self.y = (targets[0] if len(parts) == 1 else torch.cat(targets)).to(device)
         self.weight = _joined_weights(weights, targets, device)
 
@@ -142,9 +144,9 @@ class Joined:
         if min(counts) < width:
             present = torch.arange(width) < torch.tensor(counts)[:, None]
             present[torch.tensor(counts) == 0, 0] = True  # a mean of nothing is not a number; its update is dropped
-            present = present.to(self.y.device, self.x.dtype)
-            weight = present if weight is None else weight * present
-        return Rows(self.x[index], self.y[index], weight, counts)
+            present = present.to(self.y.device, torch.float32 if weight is None else weight.dtype)
+            weight = present if weight is None else weight * present.reshape(present.shape + (1,) * (weight.ndim - 2))
+        return Rows(map_parts(lambda part: part[index], self.x), self.y[index], weight, counts)
 
 
 def _joined_weights(weights: Sequence[Tensor | None], targets: Sequence[Tensor], device: torch.device) -> Tensor | None:
@@ -153,7 +155,7 @@ def _joined_weights(weights: Sequence[Tensor | None], targets: Sequence[Tensor],
         return None
     like = next(weight for weight in weights if weight is not None)
     filled = [
-        torch.ones(len(y), dtype=like.dtype, device=like.device) if w is None else w
+        torch.ones((len(y), *like.shape[1:]), dtype=like.dtype, device=like.device) if w is None else w
         for w, y in zip(weights, targets, strict=True)
     ]
     return torch.cat(filled).to(device)

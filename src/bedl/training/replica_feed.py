@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from bedl.methods import Batch
+from bedl.nn.calling import map_parts
 from bedl.training.data import stream_seed
 from bedl.training.replica_data import ReplicaBatches, Rows
 
@@ -29,8 +31,10 @@ class Feed:
 
     def __init__(self, batches: ReplicaBatches, draw: Preparation):
         self.batches, self.draw = batches, draw
-        width = len(batches.seeds) * batches.batch_size * batches.joined.x[0].numel()
-        self.steps = max(1, min(STEPS, LARGEST // max(width, 1))) if draw.together else 1
+        self.steps = 1
+        if draw.together:
+            width = len(batches.seeds) * batches.batch_size * batches.joined.x[0].numel()
+            self.steps = max(1, min(STEPS, LARGEST // max(width, 1)))
         self.kept: dict[int, tuple[Rows, Batch]] = {}
 
     def __getitem__(self, step: int) -> tuple[Rows, Batch]:
@@ -79,14 +83,21 @@ class Preparation:
             return batch
         if self.together:
             return self.methods[0].prepare(batch, generator or self.generators[0])
-        copies = []
+        inputs, copies = [], []
         for r, (method, generator) in enumerate(zip(self.methods, self.generators, strict=True)):
             count = rows.counts[r] or 1
-            own = Batch(rows.x[r, :count], rows.y[r, :count], sizes[r])
+            x = map_parts(functools.partial(_first, r, count), rows.x)
+            own = Batch(x, rows.y[r, :count], sizes[r])
             prepared = method.prepare(own, generator)
             if prepared is own:
                 self.draws = False  # nothing is drawn in these objectives
                 return batch
             padding = rows.x[r, count:]
-            copies.append(torch.cat([prepared.perturbed, padding]) if len(padding) else prepared.perturbed)
-        return batch._replace(perturbed=torch.stack(copies))
+            inputs.append(torch.cat([prepared.x, padding]))
+            if prepared.perturbed is not None:
+                copies.append(torch.cat([prepared.perturbed, padding]))
+        return batch._replace(x=torch.stack(inputs), perturbed=torch.stack(copies) if copies else None)
+
+
+def _first(replica: int, count: int, part: Any) -> Any:
+    return part[replica, :count]

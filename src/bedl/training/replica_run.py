@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bedl.methods import Batch, Method
+from bedl.nn.calling import map_parts
 from bedl.training import checkpoint, random_state
 from bedl.training.checkpoint import CheckpointError, Checkpoints, Pace, resume_from
 from bedl.training.early_stopping import EarlyStopping
@@ -93,6 +95,20 @@ class ReplicaRun:
         if self.watch is not None:
             self.watch.restore()
         self.stacked.write_back()
+        for number, method in enumerate(self.methods):
+            if method.concludes:
+                with torch.no_grad():
+                    method.to(self.stacked.device).eval()
+                    method.conclude(self._whole(number))
+
+    def _whole(self, replica: int, chunk: int = 1024) -> Iterator[Batch]:
+        """A replica's training set in parts."""
+        joined = self.batches.joined
+        own = joined.places[replica]
+        for start in range(0, len(own), chunk):
+            part = joined.rows([own[start : start + chunk]])
+            weight = None if part.weight is None else part.weight[0]
+            yield Batch(part.x[0], part.y[0], joined.n_train[replica], weight)
 
     @property
     def _stopped(self) -> list[bool]:
@@ -100,6 +116,9 @@ class ReplicaRun:
 
     def _step(self) -> None:
         rows, batch = self.feed[self.step]
+        if self.stacked.methods[0].paced:
+            seen = [self.step / count for count in self.batches.per_epoch]
+            batch = batch._replace(epoch=torch.tensor(seen, device=self.stacked.device))
         loss, gradient = self.stacked.gradients(batch)
         values, lengths = loss.tolist(), norms(gradient).tolist()
         if not math.isfinite(sum(values) + sum(lengths)):
@@ -143,7 +162,7 @@ class ReplicaRun:
         """The error for the first replica whose loss or gradient is not finite; all keep the parameters they had."""
         self.stacked.write_back()
         replica = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
-        parts: list[Any] = [None if part is None else part[replica] for part in batch]  # type: ignore[index]
+        parts: list[Any] = [map_parts(lambda part: part[replica], part) for part in batch]
         own = Batch._make(parts)._replace(n_train=int(parts[2]))
         origin = find_origin(self.stacked.methods[replica], [own])
         where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
@@ -218,7 +237,7 @@ class Losses:
 
     def add(self, losses: Sequence[float], rows: Rows, going: Sequence[bool]) -> list[bool]:
         """Take in a step. Says which replicas have ended an epoch."""
-        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.sum(1).tolist()
+        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.flatten(1).sum(1).tolist()
         self.steps += 1
         ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
         for r, (value, mass, on) in enumerate(zip(losses, masses, going, strict=True)):

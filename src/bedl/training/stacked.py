@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 
 from bedl.methods import Batch, Method
 from bedl.training.batched import Batched, NotKnown, Rows, in_rows, with_numbers
-from bedl.training.run import log_density
+from bedl.training.scoring import log_density
 
 __all__ = ["Stacked", "is_known"]
 
@@ -28,7 +28,7 @@ class _Loss(nn.Module):
     def forward(self, batch: Batch, score: bool = False) -> Tensor:
         """shape: (), or (n,) for the score"""
         if score:
-            return log_density(self.method.predict(batch.x), batch.y)
+            return log_density(self.method, batch.x, batch.y)
         return self.method.combine(self.method.statistics(batch), batch.n_train)
 
 

@@ -19,7 +19,7 @@ from bedl.objectives import WeightPrior
 from bedl.training.batched.layers import Activation, Affine, Chain, Embedding, Layer, Pair, Scaling, Shortcut
 from bedl.training.batched.losses import OutputLoss
 from bedl.training.batched.rows import Rows
-from bedl.training.run import log_density
+from bedl.training.scoring import log_prob_of
 
 __all__ = ["Batched"]
 
@@ -66,7 +66,7 @@ class Batched:
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and their gradients; the latter are overwritten by the next call. shapes: (R,), (R, P)"""
-        x: Any = batch.x if batch.perturbed is None else torch.cat([batch.x, batch.perturbed], 1)  # type: ignore
+        x: Any = batch.x if batch.perturbed is None else torch.cat([batch.x, batch.perturbed], 1)
         self.rows.in_c = native.suits(x, self.rows.parameters)
         divergence = self.rows.look_up()
         losses, by = self.loss(self.net.forward(Pair(x, None)), batch)
@@ -77,7 +77,7 @@ class Batched:
 
     def log_densities(self, x: Tensor, y: Tensor) -> Tensor:
         """log p(y|x) of each replica's own points. x: shape (R, n, d); result: shape (R, n)"""
-        return vmap(lambda f, y: log_density(self.head(f), y), randomness="different")(self.outputs(x), y)
+        return vmap(lambda f, y: log_prob_of(self.head(f), y), randomness="different")(self.outputs(x), y)
 
     def outputs(self, x: Tensor) -> Moments:
         """What the networks say. x: shape (R, n, d); result: shape (R, n, n_outputs)"""

@@ -1,0 +1,146 @@
+"""`bedl compare`: a table → every method on the same splits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bedl.cli.fit import _hidden, _targets
+from bedl.cli.options import Coverage, Data, Debug, Json, Ood, Overwrite, Root
+from bedl.cli.screen import bar, print_json, say
+
+if TYPE_CHECKING:
+    from bedl.tabular import Comparison
+
+__all__ = ["compare"]
+
+
+def compare(
+    data: Data,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.", show_default=False)
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", "-m", metavar="NAMES", help="Names with commas between them.", show_default="all"),
+    ] = None,
+    splits: Annotated[int, typer.Option("--splits", min=1, max=1000, help="How often rows are held out anew.")] = 5,
+    holdout: Annotated[float, typer.Option("--holdout", min=0.01, max=0.9, help="Share of the rows held out.")] = 0.2,
+    ood: Ood = None,
+    leave_out: Annotated[
+        str | None, typer.Option("--leave-out", metavar="CLASS", help="A class not learned: its rows are foreign.")
+    ] = None,
+    task: Annotated[
+        str, typer.Option("--task", help="What the target is: auto, regression, classification, …")
+    ] = "auto",
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", min=1, help="How often rows are seen.", show_default="as each method has it"),
+    ] = None,
+    hidden: Annotated[
+        str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50; auto: as methods have it.")
+    ] = "auto",
+    coverage: Coverage = 0.9,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Where results go; the same again goes on from there."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE", help="An HTML page of the best, with the comparison.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of splits and training.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
+    overwrite: Overwrite = False,
+    root: Root = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Which method for my data? Train them all on the same splits, and score them on the rows held out.
+
+    Numbers: negative log-likelihood, RMSE, coverage of the intervals, calibration error. Classes: accuracy, negative
+    log-likelihood, ECE. With --ood or --leave-out: how well foreign rows are told from familiar ones. For all: seconds
+    to train, and to predict 1,000 rows. With --out, results are kept as they come: the same command goes on where it
+    was stopped, and more methods or splits can be added.
+
+    Examples:
+
+      bedl compare houses.csv --target price
+
+      bedl compare digits --leave-out 9 --methods auto,edl,mc-dropout,ensemble --out digits-compared
+
+      bedl compare diabetes --page diabetes.html --json
+    """
+    from bedl.data import open_table
+    from bedl.files import refuse_unwritable
+    from bedl.tabular import compare as compared
+
+    if page is not None:
+        refuse_unwritable(page, overwrite)
+    table = open_table(data, root)
+    wanted = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+    found = compared(
+        table, _targets(table, None if target is None else [target])[0], wanted, splits=splits, holdout=holdout,
+        ood=ood, leave_out=leave_out, task=task, coverage=coverage, epochs=epochs,
+        hidden=_hidden(hidden) or "auto", out=out, overwrite=overwrite, seed=seed, device=device,
+        root=root, watcher=_bars(),
+    )  # fmt: skip
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+    if page is not None and found.record is not None:
+        say(f"The page is {found.write_page(page, overwrite=overwrite)}.")
+
+
+def _bars() -> Any:
+    from bedl.tabular import Watcher
+
+    class Fits(Watcher):
+        def bar(self, text: str, total: int | None) -> AbstractContextManager[Callable[[int], object]]:
+            return bar(text, total, "fits")
+
+    return Fits()
+
+
+def _print(found: Comparison) -> None:
+    """The summary as a table on stdout; what is not in it, and why, on stderr."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bedl.tabular.comparison import TIMES
+    from bedl.tasks import meanings
+
+    known, names = meanings(), found.scores
+    table = Table(title=f"{found.target} of {found.data}, {found.task}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for label in [*(known[name].label for name in names), "fit, s", "1,000 rows, s"]:
+        table.add_column(label, justify="right")
+    for row in found.summary():
+        table.add_row(row["method"], *(_cell(row, name, known[name].share) for name in names),
+                      *(_cell({name: row.get(name)}, name, False) for name in TIMES))  # fmt: skip
+    if found.constant:
+        table.add_row("one answer for all", *(_cell(found.constant, name, known[name].share) for name in names), "", "")
+    Console(highlight=False).print(table)
+    for name, why in found.refused.items():
+        say(f"  - {name}: {why}")
+    for row in found.summary():
+        if "error" in row:
+            say(f"  - {row['method']} failed: {row['error']}")
+    if found.best is not None:
+        say(f"Lowest negative log-likelihood: {found.best}. To train it: bedl fit {found.data} --method {found.best}")
+
+
+def _cell(row: dict[str, Any], name: str, share: bool) -> str:
+    from bedl.report.text import number, percent
+
+    value = row.get(name)
+    if value is None or not math.isfinite(value):
+        return "–"
+    shown = percent(value) if share else number(value, 3)
+    error = row.get(f"{name}_se")
+    return shown if not error else f"{shown} ± {percent(error) if share else number(error, 1)}"

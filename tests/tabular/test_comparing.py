@@ -1,0 +1,115 @@
+"""Methods compared on the same splits: scores that can be checked by hand, interrupted and gone on with, as a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+import bedl
+from bedl import BEDLRegressor
+from bedl.errors import ModelFileError
+from bedl.estimators.inputs import held_out
+from bedl.methods import Method, register, registry
+from tests.cli.verbs import run
+
+QUICK = {"epochs": 2, "device": "cpu", "hidden": (8,)}
+
+
+def table(n: int = 80) -> pandas.DataFrame:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2)).astype(np.float32)
+    kind = np.array(["low", "middle", "high"])[(x[:, 0] > -0.5).astype(int) + (x[:, 0] > 0.5)]
+    return pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": 3 * x[:, 0] + 0.1 * rng.normal(size=n), "kind": kind})
+
+
+def numbers() -> pandas.DataFrame:
+    return table().drop(columns="kind")
+
+
+def test_scores_are_those_of_the_estimator_on_the_same_rows() -> None:
+    found = bedl.compare(numbers(), "y", ["deterministic"], splits=2, seed=3, **QUICK)
+    frame = numbers()
+    x, y = frame[["a", "b"]].to_numpy(), frame["y"].to_numpy()
+    for row in found.rows:
+        seed = int(np.random.SeedSequence([3, row["split"]]).generate_state(1)[0])
+        kept, out = held_out(80, 16, seed)
+        model = BEDLRegressor((8,), method="deterministic", epochs=2, random_state=3 + row["split"], device="cpu")
+        mean = model.fit(x[kept], y[kept]).predict(x[out])
+        assert row["rmse"] == pytest.approx(np.sqrt(np.mean((mean - y[out]) ** 2)), rel=1e-3)
+    (line,) = found.summary()
+    values = [row["rmse"] for row in found.rows]
+    assert line["rmse"] == pytest.approx(np.mean(values))
+    assert line["rmse_se"] == pytest.approx(abs(values[0] - values[1]) / 2)
+    assert line["fit_seconds"] > 0 < line["predict_seconds"]
+    assert found.constant["rmse"] > 0
+    assert list(found.to_frame().index) == ["deterministic"]
+
+
+def test_a_class_that_is_left_out_is_foreign() -> None:
+    frame = table().drop(columns="y")
+    found = bedl.compare(frame, "kind", ["deterministic", "edl", "evidential-regression"], splits=1, leave_out="high",
+                         **QUICK)  # fmt: skip
+    assert {row["method"] for row in found.rows} == {"deterministic", "edl"}
+    assert all(0 <= row["ood_auroc"] <= 1 for row in found.rows)
+    assert "take 'edl'" in found.refused["evidential-regression"]
+    assert found.record.class_names == ["low", "middle"]
+    assert len(found.record.ood) == int((frame["kind"] == "high").sum())
+    with pytest.raises(ValueError, match="no class 'tall'"):
+        bedl.compare(frame, "kind", ["edl"], leave_out="tall", **QUICK)
+    with pytest.raises(ValueError, match="not both"):
+        bedl.compare(frame, "kind", ["edl"], leave_out="high", ood=frame, **QUICK)
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "compared"
+    first = bedl.compare(numbers(), "y", ["deterministic"], splits=1, out=place, **QUICK)
+    fits: list[str] = []
+    whole = BEDLRegressor.fit
+    monkeypatch.setattr(BEDLRegressor, "fit", lambda self, *a: (fits.append(self.method), whole(self, *a))[1])
+    more = bedl.compare(numbers(), "y", ["deterministic", "laplace"], splits=2, out=place, **QUICK)
+    assert sorted(fits[:3]) == ["deterministic", "laplace", "laplace"]  # and perhaps the best, for the page
+    assert more.rows[0] == first.rows[0]
+    with pytest.raises(ModelFileError, match="holds a comparison with epochs 2, now 3"):
+        bedl.compare(numbers(), "y", ["laplace"], splits=1, out=place, **{**QUICK, "epochs": 3})
+    anew = bedl.compare(numbers(), "y", ["laplace"], splits=1, out=place, overwrite=True, **{**QUICK, "epochs": 3})
+    assert len(anew.rows) == 1
+
+
+def test_a_method_that_fails_does_not_end_the_comparison() -> None:
+    before = dict(registry._METHODS)
+
+    class Broken(Method):
+        def fit(self, x: Any, y: Any) -> None:
+            raise ZeroDivisionError("out of luck")
+
+    try:
+        register("broken", "fails")(lambda problem: Broken())
+        found = bedl.compare(numbers(), "y", ["broken", "deterministic"], splits=1, **QUICK)
+    finally:
+        registry._METHODS.clear()
+        registry._METHODS.update(before)
+    assert found.best == "deterministic"
+    assert [row.get("error") for row in found.summary()] == [None, "ZeroDivisionError: out of luck"]
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    file, page = tmp_path / "table.csv", tmp_path / "page.html"
+    numbers().to_csv(file, index=False)
+    words = ("compare", file, "--target", "y", "--methods", "deterministic,edl", "--splits", 1, "--epochs", 2)
+    said = run(*words, "--hidden", 8, "--page", page, "--out", tmp_path / "kept", ok=True)
+    assert "deterministic" in said.stdout
+    assert "one answer for all" in said.stdout
+    assert "edl: method 'edl' is for classification" in said.stderr
+    html = page.read_text()
+    assert "Methods compared" in html
+    assert "one answer for all" in html
+    again = json.loads(run(*words, "--hidden", 8, "--out", tmp_path / "kept", "--json", ok=True).stdout)
+    assert again["best"] == "deterministic"
+    assert again["rows"][0]["rmse"] > 0
+    refused = run("compare", file, "--target", "y", "--methods", "determinist", ok=False)
+    assert "did you mean 'deterministic'" in refused.stderr
