@@ -17,6 +17,7 @@ from bedl import dispatch
 from bedl.errors import BEDLError, UnsupportedOperationError, function_name, module_path
 from bedl.moments import Moments
 from bedl.nn import GaussianLayer, bayesianize, kept_deterministic
+from bedl.nn.calling import pick
 from bedl.nn.comparison import calls_of_layers, error_of_sharing, names_by_weight, where_they_part
 from bedl.rules import approximation
 
@@ -88,8 +89,8 @@ class Report:
             )
         if self.returns:
             lines.append(
-                f"the network returns a {self.returns}, and heads take Moments: let its forward return the outputs "
-                "alone, such as the .logits of a Hugging Face model or one entry of a tuple or dict"
+                f"the network returns a {self.returns}: say which of its outputs a head is to read, "
+                "BEDL(net, head, output=…)"
             )
         without = len(self.unsupported)
         total = f"{len(self.operations)} operations, "
@@ -163,13 +164,21 @@ def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | No
     try:
         with torch.no_grad(), calls_of_layers(net, names) as calls:
             found = net(*inputs, **kwargs)
-            returns = "" if isinstance(found, (Moments, Tensor)) else type(found).__name__
+            returns = _unread(found)
     except Exception as error:  # whatever the network raises is a finding here
         failure = f"in module '{module_path_of(error)}': {type(error).__name__}: {error}"
     finally:
         dispatch._scope.listener = None
     shared = tuple(SharedLayer(path, count) for path, count in calls.items() if count > 1)
     return Report(tuple(listener.operations), tuple(kept_deterministic(net)), failure, shared=shared, returns=returns)
+
+
+def _unread(found: Any) -> str:
+    """What a network gives, if a head would not know which part of it to read."""
+    try:
+        return "" if isinstance(pick(found), (Moments, Tensor)) else type(found).__name__
+    except BEDLError:
+        return type(found).__name__
 
 
 def _with_values(net: nn.Module) -> Callable[[Tensor], Tensor]:
