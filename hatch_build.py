@@ -15,8 +15,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOM = Path(__file__).parent / "src" / "bedl" / "native"
-SOURCE = ROOM / "kernels.c"
-TARGET = ROOM / f"kernels-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"  # as bedl.native looks for it
+SOURCES = sorted(ROOM.glob("*.c"))
+TEXT = b"".join(path.read_bytes() for path in sorted(ROOM.glob("*.[ch]")))
+TARGET = ROOM / f"kernels-{hashlib.sha256(TEXT).hexdigest()[:12]}.so"  # as bedl.native looks for it
 
 # No errno and traps, which nobody asks for, so that loops can be vectorised; NaN and infinity keep their meaning (never
 # -ffast-math, which would also change the arithmetic of the whole process). Jump threading would make branches of them.
@@ -30,10 +31,12 @@ def build(compiler: list[str]) -> None:
     messages = []
     for way in WAYS:
         with tempfile.TemporaryDirectory(dir=ROOM) as folder:
-            object_file, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
+            objects, library = [f"{folder}/{path.stem}.o" for path in SOURCES], Path(folder) / "kernels.so"
             # linked without -fopenmp: the threads are those that PyTorch has loaded, not others besides them
-            steps = [["-c", *FLAGS, *way, str(SOURCE), "-o", str(object_file)],
-                     ["-shared", str(object_file), "-o", str(library)]]  # fmt: skip
+            steps = [
+                ["-c", *FLAGS, *way, str(source), "-o", made] for source, made in zip(SOURCES, objects, strict=True)
+            ]
+            steps += [["-shared", *objects, "-o", str(library)]]
             runs = [subprocess.run(compiler + step, capture_output=True, text=True) for step in steps]
             if all(run.returncode == 0 for run in runs):
                 os.replace(library, TARGET)

@@ -17,7 +17,7 @@ from bedl.methods import Batch
 from bedl.training import adam
 from bedl.training.replica_data import ReplicaBatches
 from bedl.training.stacked import Stacked
-from bedl.training.vector_adam import VectorAdam, clip_rows
+from bedl.training.vector_adam import VectorAdam, clipping, norms
 
 
 def concrete(split: int) -> tuple[Tensor, Tensor]:
@@ -37,14 +37,14 @@ def paper_net(seed: int) -> BEDL:
 def twenty_nets(sets: list[tuple[Tensor, Tensor]], compile: bool) -> Callable[[int], None]:
     stacked = Stacked([paper_net(seed) for seed in range(20)], compile=compile)
     batches = ReplicaBatches(sets, list(range(20)), 10_000, 32, torch.device("cpu"))
-    optimizer, rates = VectorAdam(stacked.parameters), torch.full((20,), 1e-3, dtype=torch.float64)
+    optimizer, rates = VectorAdam(stacked.parameters), [1e-3] * 20
     n_train = torch.tensor(batches.sizes, dtype=torch.float32)
 
     def step(number: int) -> None:
         rows = batches[number]
         loss, gradient = stacked.gradients(Batch(rows.x, rows.y, n_train, rows.weight))
         assert bool(loss.isfinite().all())
-        optimizer.step(clip_rows(gradient, 1.0), rates)
+        optimizer.step(gradient, rates, clipping(norms(gradient).tolist(), 1.0))
 
     return step
 

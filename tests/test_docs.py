@@ -24,8 +24,8 @@ def names(paths: list[Path]) -> list[str]:
 @pytest.mark.parametrize("path", GUIDES, ids=names(GUIDES))
 def test_the_code_of_a_guide_runs(path: Path) -> None:
     pytest.importorskip("sklearn")
-    if path.stem == "conformal":
-        pytest.importorskip("mapie")
+    if path.stem in (needs := {"conformal": "mapie", "lightning_module": "pytorch_lightning"}):
+        pytest.importorskip(needs[path.stem])
     text = path.read_text("utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     assert blocks

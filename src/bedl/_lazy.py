@@ -8,8 +8,10 @@ heads as heads` is a room, which is reached as an attribute and is no part of a 
 import ast
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 _EXTRA_OF = {
@@ -46,6 +48,39 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         return sorted({*vars(sys.modules[package]), *home_of})
 
     return get, names, [name for name, home in home_of.items() if home != package]
+
+
+class _Later(ModuleType):
+    """Stands in for a module until something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+@contextmanager
+def later(*names: str) -> Iterator[None]:
+    """Modules that others import inside the block are loaded when they are first used, if ever.
+
+    For a library that imports another for a function that hardly anybody calls. What is loaded already stays so, and
+    behind the block modules are imported as always.
+
+    >>> with later("this"):
+    ...     import this
+    >>> "this" in sys.modules
+    False
+    """
+    absent = [name for name in names if name not in sys.modules]
+    sys.modules.update({name: _Later(name) for name in absent})
+    try:
+        yield
+    finally:
+        for name in absent:
+            if isinstance(sys.modules.get(name), _Later):
+                del sys.modules[name]
 
 
 def _homes(package: str) -> dict[str, str]:

@@ -57,6 +57,7 @@ class Report:
     failure: str = ""  # why the walk through the network ended early, if it did
     parting: str = ""  # the module that does something else with Moments than with tensors, if there is one
     shared: tuple[SharedLayer, ...] = ()  # layers that are called more than once in a pass
+    returns: str = ""  # what the network returns, if no head can take it
     compared: bool = False  # whether the network ran on values, beside the plain one
 
     @property
@@ -84,6 +85,11 @@ class Report:
                 f"module '{self.parting}' does something else with Moments than with tensors: without variances, what "
                 "comes out of it is not what the plain network gives. Look there for isinstance(x, torch.Tensor) or "
                 "torch.is_tensor(x), which Moments are not, and let it ask for bedl.Moments too"
+            )
+        if self.returns:
+            lines.append(
+                f"the network returns a {self.returns}, and heads take Moments: let its forward return the outputs "
+                "alone, such as the .logits of a Hugging Face model or one entry of a tuple or dict"
             )
         without = len(self.unsupported)
         total = f"{len(self.operations)} operations, "
@@ -152,17 +158,18 @@ def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | No
         net = net.to(device)
         inputs, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), (inputs, kwargs))
     listener = _Listener()
-    failure = ""
+    failure, returns = "", ""
     dispatch._scope.listener = listener
     try:
         with torch.no_grad(), calls_of_layers(net, names) as calls:
-            net(*inputs, **kwargs)
+            found = net(*inputs, **kwargs)
+            returns = "" if isinstance(found, (Moments, Tensor)) else type(found).__name__
     except Exception as error:  # whatever the network raises is a finding here
         failure = f"in module '{module_path_of(error)}': {type(error).__name__}: {error}"
     finally:
         dispatch._scope.listener = None
     shared = tuple(SharedLayer(path, count) for path, count in calls.items() if count > 1)
-    return Report(tuple(listener.operations), tuple(kept_deterministic(net)), failure, shared=shared)
+    return Report(tuple(listener.operations), tuple(kept_deterministic(net)), failure, shared=shared, returns=returns)
 
 
 def _with_values(net: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import tempfile
@@ -16,6 +17,8 @@ __all__ = [
     "OutputExistsError",
     "OutputFileError",
     "PendingFile",
+    "in_order",
+    "lives",
     "refuse_unwritable",
     "refuse_unwritable_folder",
     "write_atomically",
@@ -119,11 +122,12 @@ def _remove_orphans(folder: Path, prefix: str, suffix: str) -> None:
         for name in os.listdir(folder):
             if name.startswith(prefix) and name.endswith(suffix):
                 process = name[len(prefix) :].partition("-")[0]
-                if process.isdigit() and not _lives(int(process)):
+                if process.isdigit() and not lives(int(process)):
                     (folder / name).unlink(missing_ok=True)
 
 
-def _lives(process: int) -> bool:
+def lives(process: int) -> bool:
+    """Whether a process of this machine is running."""
     try:
         os.kill(process, 0)  # no signal, only the question
     except (ProcessLookupError, OverflowError):
@@ -158,6 +162,20 @@ def write_atomically(path: Path, content: bytes, overwrite: bool = True) -> None
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path, overwrite) as temporary:
         temporary.write_bytes(content)
+
+
+def in_order(content: bytes) -> bytes:
+    """The same safetensors file with its metadata in alphabetical order: safetensors writes it in a random one.
+
+    So what is equal has equal bytes. The file is the length of a JSON text in 8 bytes, that text, and the tensors.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    if "__metadata__" in header:
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def _flush(path: Path) -> None:

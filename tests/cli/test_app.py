@@ -100,10 +100,10 @@ def test_a_stop_right_at_the_beginning(name, code):
 
 
 def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
-    from bedl.cli import Terminated, onlooker
+    from bedl.cli import Stopped, onlooker
 
     def stop(self, run, row):
-        raise Terminated
+        raise Stopped(signal.SIGTERM)
 
     words = ["fit", shelf / "flowers.csv", "-t", "kind", "--epochs", 2, "--out", tmp_path / "m"]
     with monkeypatch.context() as patch:

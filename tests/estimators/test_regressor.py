@@ -143,7 +143,7 @@ def test_partial_fit_keeps_adams_memory() -> None:
 
 def test_warm_start_goes_on() -> None:
     X, y = table()
-    cold = BEDLRegressor(**QUICK).fit(X, y)
+    cold = BEDLRegressor(**QUICK, precision="double").fit(X, y)  # as what goes on learns by default
     warm = BEDLRegressor(**QUICK, warm_start=True).fit(X, y)
     first = warm.history_[-1]["loss"]
     assert first == cold.history_[-1]["loss"]

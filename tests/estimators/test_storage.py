@@ -20,6 +20,7 @@ from bedl import PAC, HyperPrior, __version__
 from bedl.estimators import BEDLClassifier, BEDLRegressor, ModelFileError, load, storage
 from bedl.training import Callback
 from bedl.training.checkpoint import checksum
+from bedl.training.history import read_history
 from tests.estimators.problems import QUICK, labels, table
 
 SHORT = {**QUICK, "epochs": 3}
@@ -211,8 +212,9 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path, ensemble: int) -> None:
         BEDLRegressor(**settings, checkpoint=tmp_path / "run", callbacks=[Interrupt()]).fit(X, y)
     resumed = BEDLRegressor(**settings, checkpoint=tmp_path / "run").fit(X, y)
     whole = BEDLRegressor(**settings, callbacks=[Callback()]).fit(X, y)
-    if ensemble == 1:  # replicas keep the rows of their earlier epochs in the checkpoint
-        assert len(resumed.history_) < len(whole.history_)
+    assert len(resumed.history_) == len(whole.history_)  # the checkpoint has the rows of earlier epochs
+    (log,) = (tmp_path / "run").rglob("history.jsonl")
+    assert [row["epoch"] for row in read_history(log) if row["kind"] == "epoch"] == [0, 1, 2, 3, 4]
     assert list((tmp_path / "run").rglob("step-*.safetensors"))
     assert np.array_equal(resumed.predict(X), whole.predict(X))
 

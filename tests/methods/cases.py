@@ -30,6 +30,16 @@ class Case:
 
 
 CASES = {
+    "dvi": Case(settings={"epochs": 40, "learning_rate": 0.03}),
+    "nngp": Case(seedless=True),
+    "convnet-gp": Case({"image": (1, 1, -1), "depth": 2, "size": 3}, seedless=True),
+    "residual-cnn-gp": Case({"image": (1, 1, -1), "blocks": 2, "size": 3}, seedless=True),
+    "resnet-gp": Case({"image": (1, 1, -1), "blocks": 1}, seedless=True),
+    "sparse-gp": Case({"inducing": 20, "steps": 100, "lr": 0.1}),
+    "conv-gp": Case({"image": (1, 1, -1), "inducing": 15, "steps": 100, "lr": 0.1}),
+    "hmc": Case({"draws": 40, "warmup": 60, "thin": 1, "steps": 10}, {"hidden_layers": (10,)}),
+    "neural-process": Case({"steps": 150}, quiet={}),
+    "pbp": Case({"passes": 4}),
     "auto": Case(draws_per_row=True),
     "deterministic": Case(quiet={}),
     "edl": Case({"ramp": 100.0}, quiet={}),

@@ -14,7 +14,8 @@ from sklearn.base import clone
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
 from bedl.methods import Problem, Stack, registry
-from bedl.methods.stack import LinearMember
+from bedl.methods.linear import LinearTargets
+from bedl.methods.stack_targets import TargetStack
 from tests.methods.test_evidence import check_gap_and_beyond, sine, std
 
 QUICK: dict[str, Any] = {"method": "stack", "hidden_layers": (16,), "epochs": 40, "random_state": 0, "device": "cpu"}
@@ -100,7 +101,7 @@ def test_members_have_not_seen_their_fold(monkeypatch: pytest.MonkeyPatch) -> No
         seen["folds"] = [set(np.flatnonzero(fold.numpy() == k)) for k in range(self.folds)]
 
     monkeypatch.setattr("bedl.estimators.base.train", watched_train)
-    monkeypatch.setattr(Stack, "finish", watched_finish)
+    monkeypatch.setattr(TargetStack, "finish", watched_finish)
     BEDLRegressor(**QUICK).fit(*linear(33))
     assert sorted(map(len, seen["folds"])) == [6, 6, 7, 7, 7]
     assert set().union(*seen["folds"]) == set(range(33))
@@ -110,7 +111,7 @@ def test_members_have_not_seen_their_fold(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_row_says_nothing_to_the_linear_model_that_holds_it_out() -> None:
-    member = LinearMember(5, 3, 1).double()
+    member = LinearTargets(5, 3, 1).double()
     X, y = (torch.tensor(part) for part in linear(40))
     fold, other = torch.arange(40) % 5, y.clone()
     other[3] += 100
@@ -200,14 +201,16 @@ def test_refusals() -> None:
         BEDLRegressor(**short, warm_start=True).fit(X, y).fit(X, y)
     with pytest.raises(ValueError, match="early_stopping"):
         BEDLRegressor(**short, early_stopping=True).fit(*linear(100))
-    with pytest.raises(ValueError, match="for regression"):
-        BEDLClassifier(**short).fit(X, y > 500)
+    labels = np.stack([y > 500, y > 501], 1).astype(int)
+    with pytest.raises(ValueError, match="for regression and classification"):
+        BEDLClassifier(**short).fit(X, labels)
 
 
 def test_size_decides() -> None:
     problem = Problem("regression", 1, (3,))
     assert registry.resolve("stack", problem, n=100)[1] == {"folds": 5, "groups": 2}
     assert registry.resolve("stack", problem, n=50_000)[1] == {"folds": 5, "groups": 1}
+    assert registry.resolve("stack", problem, n=10**6)[1] == {"folds": 10, "held": 1, "groups": 1}
     assert registry.resolve("stack", problem, {"folds": 3}, n=100)[1] == {"folds": 3, "groups": 2}
 
 

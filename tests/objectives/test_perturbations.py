@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from bedl import BEDLError
+from bedl.objectives import image_copies as c
 from bedl.objectives import perturbations as p
 
 
@@ -113,3 +114,73 @@ def test_the_default_fits_the_shape() -> None:
     assert p.perturbation_for(torch.zeros(2, 1)) is p.outside_range
     with pytest.raises(BEDLError, match="perturbation="):
         p.perturbation_for(torch.zeros(2, 5, 3))
+
+
+# -- copies of images ---------------------------------------------------------------------------------------------
+def digit() -> Tensor:
+    """An L, far from any symmetry, in a frame of zeros. shape: (8, 1, 28, 28)"""
+    x = torch.zeros(8, 1, 28, 28)
+    x[..., 6:22, 9:12] = 1.0
+    x[..., 19:22, 9:20] = 1.0
+    return x
+
+
+@pytest.mark.parametrize("kind", p.IMAGE.kinds, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("shape", [(1, 1, 28, 28), (5, 3, 9, 14)])
+def test_copies_of_images_have_their_shape_and_range(kind: p.Perturbation, shape: tuple[int, ...]) -> None:
+    x = 3 + 2 * torch.rand(shape, generator=Generator().manual_seed(0))
+    y = kind(x, Generator().manual_seed(1))
+    assert y.shape == x.shape
+    assert y.dtype == x.dtype
+    assert bool((y >= x.min() - 1e-5).all() & (y <= x.max() + 1e-5).all())
+
+
+@pytest.mark.parametrize("kind", [c.turned, c.moved, c.warped, c.erased, c.noisy], ids=lambda kind: kind.__name__)
+def test_a_copy_is_another_picture_and_no_two_are_the_same(kind: p.Perturbation) -> None:
+    x = digit()
+    y = kind(x, Generator().manual_seed(0))
+    assert float((y - x).abs().mean((1, 2, 3)).min()) > 0.01
+    assert len({tuple(image.flatten().tolist()) for image in y}) > 3
+
+
+def test_turned_keeps_the_pixels_and_turns_by_a_quarter() -> None:
+    x = digit()
+    quarter = [x[0].rot90(k, (-2, -1)) for k in (1, 3)]
+    expected = [*quarter, *(image.flip(-1) for image in quarter)]
+    for image in c.turned(x, Generator().manual_seed(0)):
+        assert any(torch.equal(image, other) for other in expected)
+
+
+def test_a_cut_joins_two_images_and_erases_one() -> None:
+    x = torch.arange(1.0, 7.0).reshape(6, 1, 1, 1).expand(6, 1, 12, 12)
+    joined = c.cut_and_joined(x, Generator().manual_seed(0))
+    assert all(len(image.unique()) <= 2 for image in joined)
+    assert sum(len(image.unique()) == 2 for image in joined) >= 3
+    left = c.erased(torch.rand(50, 1, 12, 12, generator=Generator().manual_seed(0)) + 0.5, Generator().manual_seed(1))
+    share = (left > left.min()).float().mean((1, 2, 3))
+    assert float(share.min()) > 0.2
+    assert float(share.max()) < 0.8
+
+
+def test_an_image_that_is_jittered_is_nearly_the_same() -> None:
+    x = digit()
+    y = c.jittered(x, Generator().manual_seed(0))
+    assert not torch.equal(x, y)
+    rows, columns = torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij")
+    for axis in (rows, columns):
+        middle, before = ((z * axis).sum((1, 2, 3)) / z.sum((1, 2, 3)) for z in (y, x))
+        assert float((middle - before).abs().max()) < 4
+    assert torch.allclose(y.sum((1, 2, 3)), x.sum((1, 2, 3)), rtol=0.35)
+
+
+def test_each_kind_has_its_share_of_a_batch() -> None:
+    kinds = p.each_of(*(lambda x, _, number=number: torch.full_like(x, number) for number in range(4)))
+    y = kinds(torch.zeros(12, 1), Generator().manual_seed(0))
+    assert y.flatten().long().bincount().tolist() == [3, 3, 3, 3]
+    assert kinds(torch.zeros(2, 1), None).shape == (2, 1)  # fewer points than kinds
+
+
+def test_rows_are_perturbed_as_the_images_they_are() -> None:
+    x = images(n=4, channels=1, height=6, width=5)
+    rows = p.as_images(p.shuffle_blocks, (6, 5))(x.flatten(1), Generator().manual_seed(3))
+    assert torch.equal(rows, p.shuffle_blocks(x, Generator().manual_seed(3)).flatten(1))

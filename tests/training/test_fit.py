@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from bedl import GaussianLinear, Moments
 from bedl.heads import Normal
@@ -245,7 +245,6 @@ class SelfMade(Method):
         ({"method": nn.Linear(1, 1)}, TypeError, "Method"),
         ({"method": SelfMade()}, TypeError, "its own fit"),
         ({"method": Ensemble([method()])}, TypeError, "fit_replicas"),
-        ({"data": DataLoader(TensorDataset(*regression()))}, TypeError, r"loader\.dataset"),
         ({"data": Stream()}, TypeError, "length"),
         ({"data": torch.zeros(3)}, TypeError, "pair"),
         ({"data": (torch.zeros(3, 3), torch.zeros(2))}, ValueError, "3 points and y has 2"),

@@ -160,7 +160,7 @@ def test_replicas_stop_early_as_fit_does(head: str) -> None:
         ({"data": (np.array([["a"], ["b"]]), np.zeros(2))}, TypeError, "not numbers"),
         ({"data": (*classes(), None, None)}, TypeError, "triple"),
         ({"validation": (classes()[0], classes()[1] + 1)}, ValueError, "between 0 and 2, got 1 to 3"),
-        ({"data": (classes()[0], torch.eye(3)[classes()[1]])}, ValueError, r"y\.argmax"),
+        ({"data": (classes()[0], torch.eye(3).long()[classes()[1]])}, ValueError, r"y\.argmax"),
     ],
 )
 def test_slips_get_a_remedy(wrong: dict, error: type, complaint: str) -> None:

@@ -8,31 +8,41 @@ from __future__ import annotations
 import signal
 import sys
 
-__all__ = ["Terminated", "exit_code", "main"]
+__all__ = ["Stopped", "exit_code", "main"]
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: the same as Ctrl-C, but for the exit code."""
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C. No KeyboardInterrupt: Typer would end the process at some of those without a word.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int = signal.SIGINT):
+        super().__init__(number)
+        self.number = number
 
 
-def exit_code(stop: KeyboardInterrupt) -> int:
+def exit_code(stop: BaseException) -> int:
     """What a process that was stopped ends with: 128 and the number of the signal."""
-    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+    return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
 
 
 def main() -> None:
     """The entry point of the script `bedl`."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it ignored
+        signal.signal(signal.SIGINT, _stop)
     try:
         _main()
-    except KeyboardInterrupt as stop:  # while modules are imported; later `Verbs` takes care of it
+    except (KeyboardInterrupt, Stopped) as stop:  # while modules are imported; later `Verbs` takes care of it
         print("Stopped.", file=sys.stderr)
         sys.exit(exit_code(stop))
 
 
-def _terminate(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
-    raise Terminated
+def _stop(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    raise Stopped(number)
 
 
 def _main() -> None:

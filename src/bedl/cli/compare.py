@@ -86,7 +86,7 @@ def compare(
     found = compared(
         table, _targets(table, None if target is None else [target])[0], wanted, splits=splits, holdout=holdout,
         ood=ood, leave_out=leave_out, task=task, coverage=coverage, epochs=epochs,
-        hidden=hidden if hidden == "auto" else _hidden(hidden), out=out, overwrite=overwrite, seed=seed, device=device,
+        hidden=_hidden(hidden) or "auto", out=out, overwrite=overwrite, seed=seed, device=device,
         root=root, watcher=_bars(),
     )  # fmt: skip
     if as_json:

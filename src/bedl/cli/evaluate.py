@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedl.cli.options import Coverage, Data, Debug, Extra, Foreign, Json, Model, Ood, Root, Unseen
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Root, Unseen
 from bedl.cli.screen import print_json, print_scores, say_notes
 
 __all__ = ["evaluate"]
@@ -16,6 +16,7 @@ def evaluate(
     unseen: Unseen = "error",
     extra: Extra = "error",
     on_foreign_values: Foreign = "error",
+    encoding: Encoding = None,
     root: Root = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -46,6 +47,7 @@ def evaluate(
         unseen=unseen,
         extra=extra,
         on_foreign_values=on_foreign_values,
+        encoding=encoding,
         root=root,
         watcher=Bars(),
     )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bedl.cli import exit_code
-from bedl.cli.options import Data, Debug, Json, Overwrite, Root
+from bedl.cli import Stopped, exit_code
+from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root
 from bedl.cli.screen import print_json, print_scores, say
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 
-def _hidden(text: str) -> tuple[int, ...]:
+def _hidden(text: str) -> tuple[int, ...] | None:
+    if text == "auto":
+        return None
     widths = tuple(int(part) for part in text.split(",")) if re.fullmatch(r"\d+(,\d+)*", text) else ()
     if not widths or min(widths) < 1:
         raise typer.BadParameter(f"widths of hidden layers such as 50 or 100,50, not {text!r}")
@@ -91,11 +93,16 @@ def fit(
         typer.Option("--epochs", min=1, help="How often each row is seen, at most.", show_default="from the data"),
     ] = None,
     ensemble: Annotated[int, typer.Option("--ensemble", min=1, max=1000, help="How many networks are mixed.")] = 1,
-    hidden: Annotated[str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50.")] = "50",
+    hidden: Annotated[str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50.")] = "auto",
+    class_weight: Annotated[
+        Literal["balanced"] | None,
+        typer.Option("--class-weight", help="balanced: all classes count the same, however many rows they have."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random choices.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted.")] = False,
     overwrite: Overwrite = False,
+    encoding: Encoding = None,
     root: Root = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -121,19 +128,19 @@ def fit(
     from bedl.tabular.place import partial_of
 
     started, place, watcher = time.monotonic(), out or Path(f"{_stem(data)}-model"), Onlooker(ensemble)
-    widths, table = _hidden(hidden), open_table(data, root)
+    widths, table = _hidden(hidden), open_table(data, root, encoding)
     options: dict[str, Any] = {
         "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
         "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal,
         "drop_missing_target": drop_missing_target, "holdout": holdout, "epochs": epochs,
-        "ensemble": ensemble, "hidden": widths, "seed": seed,
+        "ensemble": ensemble, "hidden": widths, "class_weight": class_weight, "seed": seed,
     }  # fmt: skip
     try:
         model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, Stopped) as stop:
         if partial_of(place).exists():
             say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
-            say(f"  {_command(data, place, options)} --resume")
+            say(f"  {_command(data, place, {**options, 'encoding': encoding})} --resume")
         raise typer.Exit(exit_code(stop)) from None
     card, seconds = model.card, time.monotonic() - started
     assert card is not None
@@ -164,7 +171,8 @@ def _targets(table: Table, named: list[str] | None) -> tuple[str, ...]:
 
 def _stem(data: str) -> str:
     """The name of a table without folders and endings: `a/houses.csv.gz` → `houses`, `uci:yacht` → `uci-yacht`."""
-    return re.sub(r"\.(csv|tsv|parquet|pq)(\.gz)?$", "", Path(data).name, flags=re.IGNORECASE).replace(":", "-")
+    name = re.sub(r"\.(csv|tsv|parquet|pq|xlsx)(\.gz|:.*)?$", "", Path(data).name, flags=re.IGNORECASE)
+    return "table" if data == "-" else name.replace(":", "-")
 
 
 def _command(data: str, place: Path, options: dict[str, Any]) -> str:
@@ -174,7 +182,6 @@ def _command(data: str, place: Path, options: dict[str, Any]) -> str:
         "method": "auto",
         "holdout": 0.1,
         "ensemble": 1,
-        "hidden": (50,),
         "seed": 0,
         "decimal": "auto",
     }

@@ -70,6 +70,9 @@ class Onlooker(Bars):
         say(f"Target {encoder.target!r}: {what}. Columns: {columns}.")
         say_notes(encoder.notes)
 
+    def on_trained(self, chosen: str) -> None:
+        say(f"Learned by {chosen}.")
+
     def on_rows(self, encoder: TableEncoder, counts: dict[str, int]) -> None:
         learned, held = counts["training"], counts["held_out"]
         say(f"Learning from {learned} rows, {encoder.n_features} features; {held} rows held out.")

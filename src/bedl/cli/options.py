@@ -12,6 +12,7 @@ __all__ = [
     "Coverage",
     "Data",
     "Debug",
+    "Encoding",
     "Extra",
     "Foreign",
     "Json",
@@ -35,8 +36,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A .csv, .tsv (also .gz) or .parquet file, or a name: digits, diabetes, breast_cancer, iris, wine (each "
-        "also with :train or :test), uci:NAME, mnist, fashion_mnist, cifar10.",
+        help="A .csv, .tsv (also .gz), .parquet or .xlsx file, - for standard input, or a name: digits, diabetes, "
+        "breast_cancer, iris, wine (each also with :train or :test), uci:NAME, mnist, fashion_mnist, cifar10.",
         show_default=False,
     ),
 ]
@@ -60,6 +61,10 @@ Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Colu
 Foreign = Annotated[
     Literal["error", "clip", "keep"],
     typer.Option("--on-foreign-values", help="Numbers absurdly far from those of training."),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", metavar="NAME", help="Of a text file, such as latin-1 or utf-16.", show_default="utf-8"),
 ]
 Ood = Annotated[
     str | None,

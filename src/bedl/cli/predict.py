@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bedl.cli.options import Coverage, Data, Debug, Extra, Foreign, Json, Model, Overwrite, Root, Unseen
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Overwrite, Root, Unseen
 from bedl.cli.screen import print_json, say
 
 __all__ = ["predict"]
@@ -28,7 +28,17 @@ def predict(
     unseen: Unseen = "error",
     extra: Extra = "error",
     on_foreign_values: Foreign = "error",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="COLUMN", help="A column that goes along with the predictions; may be repeated."
+        ),
+    ] = None,
+    row_numbers: Annotated[
+        bool, typer.Option("--row-numbers", help="Begin each prediction with the number of its row, from 1.")
+    ] = False,
     overwrite: Overwrite = False,
+    encoding: Encoding = None,
     root: Root = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -49,6 +59,8 @@ def predict(
       bedl predict model.onnx new.parquet --out predictions.parquet --coverage 0.95
 
       bedl predict houses-model new.csv --unseen ignore | head
+
+      zcat new.csv.gz | bedl predict houses-model - --keep house_id > predictions.csv
     """
     from bedl.cli.bars import Bars
     from bedl.data import TableStream
@@ -60,6 +72,9 @@ def predict(
         "unseen": unseen,
         "extra": extra,
         "on_foreign_values": on_foreign_values,
+        "keep": keep or (),
+        "row_numbers": row_numbers,
+        "encoding": encoding,
         "root": root,
     }
     if out is None:

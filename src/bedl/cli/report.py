@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bedl.cli.options import Coverage, Data, Debug, Extra, Foreign, Json, Model, Ood, Overwrite, Root, Unseen
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Overwrite, Root, Unseen
 from bedl.cli.screen import print_json, say
 
 __all__ = ["report"]
@@ -23,6 +23,7 @@ def report(
     extra: Extra = "error",
     on_foreign_values: Foreign = "error",
     overwrite: Overwrite = False,
+    encoding: Encoding = None,
     root: Root = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -46,7 +47,7 @@ def report(
     refuse_unwritable(out, overwrite)
     whole = load(model).results(
         data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
-        root=root, need_target=False, examples=True,
+        encoding=encoding, root=root, need_target=False, examples=True,
         watcher=Bars(),
     )  # fmt: skip
     written = write_report(whole, out, overwrite=overwrite)

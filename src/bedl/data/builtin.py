@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -15,11 +16,19 @@ from bedl.data.uci import UCIData, load_uci
 __all__ = ["builtin_table"]
 
 
+FOREIGN: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # what is done to the digits of the test part
+    "mirrored": lambda images: images[:, :, ::-1],
+    "turned": lambda images: np.rot90(images, axes=(1, 2)),
+    "inverted": lambda images: 16 - images,
+}
+
+
 def builtin_table(name: str, root: str | PathLike[str] | None = None) -> Table:
     """The data set called `name`, as a table whose last column is `target`.
 
     The bundled sets have parts too: every fifth row is in `digits:test`, the others in `digits:train`. The images of
-    `digits:mirrored` are those of the test part seen in a mirror, which a model of digits should be unsure of.
+    `digits:mirrored`, `digits:turned` and `digits:inverted` are those of the test part seen in a mirror, turned by 90°,
+    and dark for bright: things that a model of digits should be unsure of.
 
     Example:
         >>> builtin_table("digits").image_shape
@@ -36,7 +45,7 @@ def builtin_table(name: str, root: str | PathLike[str] | None = None) -> Table:
         return _image_table(name, images.reshape(len(images), -1), np.array(classes)[labels], shape)
     if kind not in BUILTIN_NAMES:
         raise DataFileNotFoundError(f"there is no data set {name!r}; there are {', '.join(BUILTIN_NAMES)}, uci:<name>")
-    parts = ["train", "test", *(["mirrored"] if kind == "digits" else [])]
+    parts = ["train", "test", *(FOREIGN if kind == "digits" else [])]
     if len(rest) > 1 or not set(rest) <= set(parts):
         raise DataError(f"there is no data set {name!r}; the parts are {', '.join(f'{kind}:{part}' for part in parts)}")
     return _bundled_table(kind, rest[0] if rest else "")
@@ -56,8 +65,8 @@ def _bundled_table(name: str, part: str) -> Table:
         return from_columns(name_of_part, list(data.feature_names), x, y)
     target = np.array([str(label) for label in data.target_names])[y]
     if name == "digits":
-        if part == "mirrored":
-            x = x.reshape(-1, 8, 8)[:, :, ::-1].reshape(x.shape)
+        if part in FOREIGN:
+            x = FOREIGN[part](x.reshape(-1, 8, 8)).reshape(x.shape)
         return _image_table(name_of_part, x.astype(np.uint8), target, (8, 8))
     return from_columns(name_of_part, list(data.feature_names), x, target)
 

@@ -32,7 +32,9 @@ __all__ = [
 
 FAR = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_IGNORE_UNSEEN = "To go on without an error, ignore what was not seen in training (--unseen ignore)"
+_IGNORE_UNSEEN = (
+    "To go on without an error, ignore what was not seen in training (--unseen ignore; in Python unseen='ignore')"
+)
 
 
 @dataclass(frozen=True)

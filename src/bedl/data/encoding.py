@@ -112,7 +112,9 @@ class TableEncoder:
             notes += said
         if not columns:
             raise DataError(
-                f"{table.name} has no column left to predict {listed(targets)} from" + "".join(f"; {n}" for n in notes)
+                f"{table.name} has no column left to predict {listed(targets)} from"
+                + "".join(f"; {note}" for note in notes)
+                + ". Add a column that tells something about the target"
             )
         used = {column.name for column in columns}
         unused = [name for name in table.columns if name not in used and name not in targets]
@@ -252,12 +254,19 @@ def _check_arguments(
             near = get_close_matches(unknown[0], table.columns, n=1)
             hint = f" Did you mean {listed(near)}?" if near else ""
             raise DataError(
-                f"{table.name} has no column {listed(unknown)} (named as {what}).{hint} It has "
-                f"{listed(table.columns, 20)}"
+                f"{table.name} has no column {listed(unknown)} (named as {what}).{hint} Choose among "
+                f"{listed(table.columns, 20)}{_unparted(table.columns, unknown[0])}"
             )
     both = [name for name in targets if name in ignore]
     if both:
-        raise DataError(f"column {listed(both)} cannot be the target and be ignored")
+        raise DataError(f"column {listed(both)} cannot be the target and be ignored. Leave out one of the two")
+
+
+def _unparted(columns: Sequence[str], name: str) -> str:
+    """What may be wrong if there is one column, and its name holds the one that was asked for."""
+    if len(columns) > 1 or name not in columns[0]:
+        return ""
+    return ". Are its columns parted by something else than commas, semicolons, tabulators or |? Save it with commas"
 
 
 def _distinct(names: list[str]) -> list[str]:

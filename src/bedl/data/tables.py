@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Table:
         n_rows: how many rows there are; for text files the number of lines, which quoted line breaks may exceed.
         image_shape: (height, width) or (channels, height, width), if the feature columns are pixels.
         default_target: the column that built-in sets call their target.
+        digest: SHA-256 of the content, where no file tells whether a table is still the same.
         typed: the file says what its columns are; False for text files, where numbers look like any other text.
     """
 
@@ -43,6 +45,7 @@ class Table:
     image_shape: tuple[int, ...] | None = None
     default_target: str | None = None
     typed: bool = True
+    digest: str | None = None
 
     def batches(self, rows: int = BATCH_ROWS, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Batches of at most `rows` rows; each call starts again at the first row. `columns`: only these."""
@@ -51,14 +54,16 @@ class Table:
         return self.read(rows, columns)
 
 
-def open_table(source: Any, root: str | PathLike[str] | None = None) -> Table:
-    """The table in a file (.csv, .tsv, both also .gz, or .parquet), in a data frame, or a built-in one.
+def open_table(source: Any, root: str | PathLike[str] | None = None, encoding: str | None = None) -> Table:
+    """The table in a file (.csv, .tsv, both also .gz, .parquet, .xlsx), in a data frame, or a built-in one.
 
     Args:
-        source: a path; a frame of pandas, polars or Arrow; a table that is open already; or a name: digits, diabetes,
-            breast_cancer, iris, wine, also with :train or :test; uci:<name> or uci:<name>:<split>:train (or test);
-            mnist, fashion_mnist, cifar10, with :train (the default) or :test.
+        source: a path, "book.xlsx:sheet" for one sheet of several; "-", standard input; a frame of pandas, polars or
+            Arrow; a table that is open already; or a name: digits, diabetes, breast_cancer, iris, wine, also with
+            :train or :test; uci:<name> or uci:<name>:<split>:train (or test); mnist, fashion_mnist, cifar10, with
+            :train (the default) or :test.
         root: where downloaded sets are; $BEDL_DATA by default.
+        encoding: of text files; UTF-8 by default.
 
     Example:
         >>> table = open_table("iris")
@@ -73,17 +78,39 @@ def open_table(source: Any, root: str | PathLike[str] | None = None) -> Table:
         from bedl.data.builtin import builtin_table
 
         return builtin_table(source, root)
+    if isinstance(source, str) and source == "-":
+        from bedl.data.spooling import standard_input
+
+        return standard_input(lambda path: _open_file(path, encoding, None))
+    sheet, named = None, re.fullmatch(r"(.+\.xlsx):(.+)", str(source), re.I)
+    if named is not None and not Path(source).exists():
+        source, sheet = named.groups()
     path = Path(source)
     _check_is_file(path)
+    return _open_file(path, encoding, sheet)
+
+
+def _open_file(path: Path, encoding: str | None, sheet: str | None) -> Table:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
-    if kind in (".csv", ".tsv"):
+    text = kind in (".csv", ".tsv")
+    if encoding is not None and not text:
+        raise DataError(f"{path}: only text files have an encoding. Leave it out (--encoding)")
+    if text and encoding is not None:
+        from bedl.data.spooling import recoded
+
+        return recoded(path, encoding, lambda copy: _open_file(copy, None, None))
+    if text:
         return _checked(_text_table(path, tabs=kind == ".tsv"))
     if kind in (".parquet", ".pq") and suffixes[-1] != ".gz":
         return _checked(_parquet_table(path))
+    if kind == ".xlsx" and suffixes[-1] != ".gz":
+        from bedl.data.spreadsheets import spreadsheet
+
+        return spreadsheet(path, sheet, lambda copy: _open_file(copy, None, None))
     raise DataError(
-        f"{path}: files ending in {kind or 'nothing'!r} are not read. Give a .csv, .tsv (or .csv.gz, .tsv.gz) or "
-        ".parquet file; export spreadsheets as CSV in UTF-8"
+        f"{path}: files ending in {kind or 'nothing'!r} are not read. Give a .csv, .tsv (or .csv.gz, .tsv.gz), "
+        ".parquet or .xlsx file; export other spreadsheets as CSV in UTF-8"
     )
 
 
@@ -123,10 +150,15 @@ def _frame_table(frame: Any) -> Table:
 def _check_is_file(path: Path) -> None:
     try:
         if path.is_dir():
-            raise DataFileError(f"{path} is a folder. Give the path of one .csv, .tsv or .parquet file")
+            raise DataFileError(f"{path} is a folder. Give the path of one .csv, .tsv, .parquet or .xlsx file")
         if not path.exists():
             hint = "" if path.suffix else f" Built-in names are {', '.join(BUILTIN_NAMES)} and uci:<name>"
             raise DataFileNotFoundError(f"there is no file {path}. Check the path.{hint}")
+        if not path.is_file():
+            raise DataFileError(
+                f"{path} is a pipe or a device, which is read once, and a table is read several times. Read it from "
+                f"standard input (- < {path}), or write it to a file first"
+            )
         with path.open("rb"):
             pass
     except (PermissionError, ValueError) as error:  # ValueError: a null character in the path

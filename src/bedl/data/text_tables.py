@@ -30,7 +30,16 @@ _BATCH_BYTES = 16 << 20  # batches are joined up to this size, so that wide tabl
 MISSING = [*pacsv.ConvertOptions().null_values, "None", "<NA>"]
 """Texts that stand for a missing value."""
 
-_SAVE_AS_UTF8 = "Save it as UTF-8, for example with: iconv -f LATIN1 -t UTF-8 old.csv > new.csv"
+_OTHERS = {
+    b"PAR1": "a Parquet file. Rename it to .parquet",
+    b"PK\x03\x04": "an Excel file or an archive. Rename it to .xlsx, or unpack it",
+    b"\xd0\xcf\x11\xe0": "an old Excel file. Export it as CSV in UTF-8",
+    b"\xff\xfe": "UTF-16. Read it with --encoding utf-16",
+    b"\xfe\xff": "UTF-16. Read it with --encoding utf-16",
+}
+_DELIMITERS = (",", ";", "\t", "|")  # the first one that the header holds
+
+_SAVE_AS_UTF8 = "Say how it is written (--encoding latin-1, cp1252, utf-16, …), or save it as UTF-8"
 
 
 @dataclass(frozen=True)
@@ -49,10 +58,10 @@ def inspect_text(path: Path, tabs: bool) -> TextFile:
     with _open(path) as stream:
         header = stream.readline(MAX_LINE + 1)
         if not header:
-            raise DataError(f"{path} is empty. It should hold a line of column names, then one line for each row")
-        if header.startswith((b"PAR1", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
-            kind = "a Parquet file: rename it to .parquet" if header.startswith(b"PAR1") else "a spreadsheet or archive"
-            raise DataError(f"{path} is no text table but {kind}. Export spreadsheets as CSV in UTF-8")
+            raise DataError(f"{path} is empty. Write a line of column names, then one line for each row")
+        for start, kind in _OTHERS.items():
+            if header.startswith(start):
+                raise DataError(f"{path} is no text table but {kind}")
         delimiter, columns = _header(path, header, tabs)
         lines, longest = _measure(path, stream, len(header))
     if not lines:
@@ -74,7 +83,11 @@ def read_text(file: TextFile, rows: int, columns: Sequence[str] | None = None) -
                 read_options=pacsv.ReadOptions(
                     use_threads=False, block_size=block, column_names=file.columns, skip_rows=1
                 ),
-                parse_options=pacsv.ParseOptions(delimiter=file.delimiter, newlines_in_values=True),
+                parse_options=pacsv.ParseOptions(
+                    delimiter=file.delimiter,
+                    newlines_in_values=True,
+                    ignore_empty_lines=len(file.columns) > 1,  # else an empty line is a value that is missing
+                ),
                 convert_options=pacsv.ConvertOptions(
                     column_types={name: pa.string() for name in file.columns},
                     include_columns=None if columns is None else list(columns),
@@ -137,12 +150,12 @@ def _header(path: Path, line: bytes, tabs: bool) -> tuple[str, list[str]]:
     except UnicodeDecodeError:
         raise DataError(f"the header of {path} is not UTF-8 text. {_SAVE_AS_UTF8}") from None
     if not text.strip():
-        raise DataError(f"the first line of {path} is empty. It should hold the column names")
+        raise DataError(f"the first line of {path} is empty. Write the names of the columns there")
     if "\r" in text:
         raise DataError(f"{path} ends its lines with a bare carriage return. Save it with Unix or Windows line ends")
     if text.count('"') % 2:
         raise DataError(f"a column name of {path} has an unclosed quote or a line break. Write each name on one line")
-    delimiter = "\t" if tabs else ";" if "," not in text and ";" in text else ","
+    delimiter = "\t" if tabs else next((mark for mark in _DELIMITERS if mark in text), ",")
     names = [name.strip() for name in next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))]
     # Tables written with a nameless index begin with an empty name.
     names = [name or f"column_{number}" for number, name in enumerate(names, 1)]

@@ -187,6 +187,8 @@ def _harmless_batch(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     """The same rows with harmless texts, each distinct one looked at once."""
     columns = []
     for column in batch.columns:
+        if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+            column = column.cast(pa.string())
         if pa.types.is_string(column.type):
             coded = column.dictionary_encode()
             texts = [_harmless(text) for text in coded.dictionary.to_pylist()]
@@ -199,7 +201,9 @@ def _unwritten(path: Path, error: OSError) -> OutputFileError:
     return OutputFileError(f"{path} could not be written: {error}. Is the disk full?")
 
 
-def _as_array(values: np.ndarray | Sequence[Any]) -> pa.Array:
+def _as_array(values: Any) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     if isinstance(values, np.ndarray) and values.dtype.kind in "OU":
         return pa.array(values.tolist())
     return pa.array(values)

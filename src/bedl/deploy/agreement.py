@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl.deploy.export_report import absolute_differences
+from bedl.deploy.exportable import Prepared
 from bedl.deploy.schema import ExportError
 from bedl.tasks import Quantities, Task
 
@@ -16,12 +17,21 @@ __all__ = ["TOLERANCE", "compare", "points_around"]
 
 TOLERANCE = 1e-3
 POINTS = 256
+POINTS_OF_MAPS = 8  # each of which has hundreds of predictions
 
 
-def points_around(example: Tensor, count: int = POINTS, seed: int = 0) -> Tensor:
-    """Rows of the example, each moved by half a standard deviation of its feature. shape: (count, *input)"""
+def points_around(prepared: Prepared, seed: int = 0) -> tuple[Tensor, ...]:
+    """Rows of the example, numbers moved by half a standard deviation of their feature. shapes: (count, *input)"""
     generator = torch.Generator().manual_seed(seed)
-    rows = example[torch.randint(len(example), (count,), generator=generator)]
+    count = POINTS_OF_MAPS if prepared.dense else POINTS
+    chosen = torch.randint(len(prepared.example[0]), (count,), generator=generator)
+    return tuple(_moved(part, chosen, generator) for part in prepared.example)
+
+
+def _moved(example: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:
+    rows = example[chosen]
+    if not rows.is_floating_point():  # a token or a mask has no neighbours
+        return rows
     spread = example.std(0, correction=0, keepdim=True)
     spread = torch.where(spread > 0, spread, example.std(correction=0).clamp_min(1e-6))
     return rows + 0.5 * spread * torch.randn(rows.shape, generator=generator)

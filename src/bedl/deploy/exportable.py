@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 import bedl
 from bedl import tasks
+from bedl.deploy.inputs import Inputs, Parts
 from bedl.deploy.scaling import InUnits
 from bedl.deploy.schema import Description, ExportError, plain_names
 from bedl.heads import Dirichlet
 from bedl.methods import BEDL, Ensemble
-from bedl.moments import Moments, as_moments
+from bedl.moments import Moments
 from bedl.nn.scaling import Standardize
 from bedl.predictive import Predictive, mixture
 
@@ -29,13 +31,13 @@ class Exportable:
 
     Args:
         module: a float32 tensor in, a `Predictive` in the target's own units out; every scaling is inside.
-        example: inputs as they are at prediction. shape: (n, *input)
+        example: inputs as they are at prediction; several in a tuple or a dict. shape: (n, *input)
         task: the name of what is predicted, see `bedl.tasks`; None if the prediction is to say it.
         feature_names, class_names, target_names: where there are any.
     """
 
     module: nn.Module
-    example: Tensor
+    example: Any
     task: str | None = None
     feature_names: Sequence[str] | None = None
     class_names: Sequence[Any] | None = None
@@ -47,14 +49,18 @@ class ExportOptions:
     """What a user says about a model that is to be exported. An estimator knows all of it by itself.
 
     Args:
-        example: inputs as they are at prediction. shape: (n, *input)
+        example: inputs as they are at prediction; several in a tuple or a dict, whose names the file then has.
+            Integers and booleans, such as tokens and masks, stay what they are. shape: (n, *input)
+        dynamic: further axes of the inputs whose length may vary: ``(2, 3)`` for images of any size, ``(1,)`` for
+            sequences of any length.
         feature_names, class_names, target_names: stored in the file.
         input_scale: ``(loc, scale)``: the network was trained on ``(x - loc) / scale``.
         target_scale: ``(loc, scale)``: the network was trained on ``(y - loc) / scale``; outputs are in units of y.
         metadata: anything JSON, stored in the file.
     """
 
-    example: Tensor | None = None
+    example: Any = None
+    dynamic: Sequence[int] = ()
     feature_names: Sequence[str] | None = None
     class_names: Sequence[Any] | None = None
     target_names: Sequence[str] | None = None
@@ -67,15 +73,17 @@ class ExportOptions:
 class Prepared:
     """A model that is ready to be captured: a copy in float32 on the CPU, in evaluation mode."""
 
-    module: nn.Module  # shape: (n, *input) -> {output name: (n, ...)}
-    example: Tensor  # at least two rows
+    module: _Named  # shapes: (n, *input), … -> {output name: (n, ...)}
+    example: Parts  # at least two rows
+    inputs: Inputs
     description: Description
+    dense: bool = False  # whether there is a prediction at many places of each point
 
-    def run(self, x: Tensor, rows: int = 256) -> dict[str, Any]:
+    def run(self, parts: Parts, rows: int = 256) -> dict[str, Any]:
         """Eager predictions as NumPy arrays."""
         with torch.no_grad():
-            parts = [self.module(part) for part in x.split(rows)]
-        return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+            chunks = [self.module(*chunk) for chunk in zip(*(part.split(rows) for part in parts), strict=True)]
+        return {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in chunks[0]}
 
 
 def prepare(model: Any, options: ExportOptions, precision: str = "float32") -> Prepared:
@@ -84,18 +92,19 @@ def prepare(model: Any, options: ExportOptions, precision: str = "float32") -> P
     module = copy.deepcopy(offered.module).cpu().float().eval()
     if isinstance(module, Ensemble):
         module = _with_one_head(module)
-    module = _Named(_scaled(module, options)).eval()
-    example = offered.example if options.example is None else options.example
-    example = torch.as_tensor(example).detach().cpu().float()
-    if example.ndim < 2 or not len(example):
-        raise ExportError(f"example must hold at least one row, shape (n, *input), not {tuple(example.shape)}")
-    example = example if len(example) > 1 else example.repeat(2, *[1] * (example.ndim - 1))
-    task, width = module.describe(example[:2])
+    inputs, example = Inputs.of(offered.example if options.example is None else options.example, options.dynamic)
+    if options.input_scale is not None and inputs.kind != "one":
+        raise ExportError("input_scale is of a single input; of several, scale them inside the network")
+    module = _Named(_scaled(module, options), inputs).eval()
+    task, width, dense = module.describe(*(part[:2] for part in example))
     if offered.task is not None and offered.task != task:
         raise ExportError(f"the model says it is for {offered.task}, and predicts for {task}")
-    description = _described(offered, options, task, tuple(example.shape[1:]), width, precision)
+    shape = tuple(example[0].shape[1:]) if inputs.kind == "one" else ()
+    description = _described(offered, options, task, shape, width, precision)
+    if inputs.kind != "one":
+        description = dataclasses.replace(description, input_names=inputs.names)
     description.to_json()  # metadata that is no JSON is refused here, before the work
-    return Prepared(module, example, description)
+    return Prepared(module, example, inputs, description, dense)
 
 
 def _described(
@@ -117,17 +126,17 @@ def _described(
 
 def capture(prepared: Prepared) -> torch.export.ExportedProgram:
     """The graph, for batches of any size, without what no output needs and without random numbers."""
-    batch = torch.export.Dim("batch")
+    sample = tuple(part[:4] for part in prepared.example)
+    shapes = prepared.inputs.shapes(sample)
     try:
         with torch.no_grad():
-            program = torch.export.export(
-                prepared.module, (prepared.example[:4],), dynamic_shapes=({0: batch},), strict=False
-            )
+            program = torch.export.export(prepared.module, sample, dynamic_shapes=(shapes,), strict=False)
     except Exception as error:
         raise ExportError(
             f"torch.export could not capture the network for batches of any size: {error}\n"
             "Control flow that depends on values, or a reshape to a fixed number of rows, are the usual causes."
         ) from error
+    prepared.inputs.refuse_fixed(program)
     program.graph_module.graph.eliminate_dead_code()
     random = sorted({str(node.target) for node in program.graph.nodes if _is_random(node.target)})
     if random:
@@ -142,7 +151,7 @@ def _is_random(target: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
-def _offer(model: Any, example: Tensor | None) -> Exportable:
+def _offer(model: Any, example: Any) -> Exportable:
     if isinstance(model, Exportable):
         return model
     if hasattr(model, "_exportable"):
@@ -170,43 +179,46 @@ def _pair(scaling: tuple[Any, Any]) -> Sequence[Tensor]:
 
 
 class _Named(nn.Module):
-    """A model whose outputs go by their names."""
+    """A model whose inputs come one after the other, and whose outputs go by their names."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, inputs: Inputs):
         super().__init__()
-        self.model = model
+        self.model, self.inputs = model, inputs
 
-    def predict(self, x: Tensor) -> Predictive:
-        prediction = self.model(x)
+    def predict(self, *parts: Tensor) -> Predictive:
+        prediction = self.model(self.inputs.together(parts))
         if not isinstance(prediction, Predictive):
             raise ExportError(f"a model to export must predict a bedl Predictive, not {type(prediction).__name__}")
         return prediction
 
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
+    def forward(self, *parts: Tensor) -> dict[str, Tensor]:
         # aleatoric is data: two outputs of a graph need two tensors, or one of them loses its name
-        return {name: value.clone() for name, value in self.predict(x).outputs().items()}
+        return {name: value.clone() for name, value in self.predict(*parts).outputs().items()}
 
-    def describe(self, x: Tensor) -> tuple[str, int]:
-        """Name of the task, and number of classes or targets."""
+    def describe(self, *parts: Tensor) -> tuple[str, int, bool]:
+        """Name of the task, number of classes or targets, and whether each point has them at many places."""
         with torch.no_grad():
-            prediction = self.predict(x)
-        if prediction.mean.shape[:1] != x.shape[:1] or prediction.mean.ndim != 2:
+            prediction = self.predict(*parts)
+        if prediction.mean.shape[:1] != parts[0].shape[:1] or prediction.mean.ndim < 2:
             raise ExportError(
-                f"export: a prediction must have the shape (n, classes or targets), not {tuple(prediction.mean.shape)}"
+                f"export: a prediction must have the shape (n, classes or targets), or of dense outputs (n, *places, "
+                f"classes or targets), not {tuple(prediction.mean.shape)}"
             )
-        return tasks.get(prediction.task).name, prediction.mean.shape[-1]
+        return tasks.get(prediction.task).name, prediction.mean.shape[-1], prediction.mean.ndim > 2
 
 
 class _OneHead(nn.Module):
     """An ensemble for classes with the members' outputs stacked: one race in the graph instead of one per member."""
 
-    def __init__(self, nets: Sequence[nn.Module], head: Dirichlet):
+    def __init__(self, members: Sequence[BEDL]):
         super().__init__()
-        self.nets, self.head = nn.ModuleList(nets), head
+        self.members = nn.ModuleList(members)
+        self.head = copy.copy(members[0].head)
+        self.head.dim = -1  # where `check_outputs` puts it
 
-    def forward(self, x: Tensor) -> Predictive:
-        outputs = [as_moments(net(x)) for net in self.nets]
-        f = Moments(torch.stack([y.loc for y in outputs]), torch.stack([y.variance for y in outputs]))
+    def forward(self, x: Any) -> Predictive:
+        outputs = [member.head.check_outputs(member.outputs(x)) for member in self.members]  # type: ignore[union-attr, operator]
+        f = Moments(*(torch.stack(part) for part in zip(*outputs, strict=True)))
         prediction = self.head(f)
         return mixture([prediction[i] for i in range(len(outputs))])
 
@@ -215,5 +227,5 @@ def _with_one_head(ensemble: Ensemble) -> nn.Module:
     members = ensemble.members
     if not all(type(member) is BEDL and type(member.head) is Dirichlet for member in members):
         return ensemble
-    kinds = {(h.n_classes, h.nodes, h.components) for h in (member.head for member in members)}
-    return _OneHead([member.net for member in members], members[0].head) if len(kinds) == 1 else ensemble
+    kinds = {(h.n_classes, h.nodes, h.components, h.dim) for h in (member.head for member in members)}
+    return _OneHead(members) if len(kinds) == 1 else ensemble

@@ -19,7 +19,7 @@ from bedl.deploy.export_report import ExportReport
 from bedl.deploy.exportable import ExportOptions, Prepared, capture, prepare
 from bedl.deploy.precision import PRECISIONS, store_weights
 from bedl.deploy.runtime import OnnxModel
-from bedl.deploy.schema import INPUT, KEY, Description, ExportError
+from bedl.deploy.schema import KEY, Description, ExportError
 from bedl.deploy.seal import sealed
 from bedl.files import refuse_unwritable, written_whole
 
@@ -40,11 +40,13 @@ def export(
 ) -> ExportReport:
     """Write a trained model as one ONNX graph, for batches of any size, without random numbers.
 
-    Input ``x``, float32. The outputs are those of the task, see `bedl.tasks`. For targets: ``mean``, ``std``,
-    ``aleatoric``, ``epistemic``; for classes: ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``,
-    ``expected_entropy``; then ``data``, ``distributional``, ``model``. Aleatoric is ``data``, the noise; epistemic is
-    the other two, all that is not known. They add up to the variance of a target or to the entropy, in nats, of the
-    classes; ``expected_entropy`` is data and distributional. `bedl.deploy.OnnxModel` runs the file without PyTorch.
+    Input ``x``, float32; several have the names of the example, or ``x0``, ``x1``, …. The outputs are those of the
+    task, see `bedl.tasks`. For targets: ``mean``, ``std``, ``aleatoric``, ``epistemic``; for classes:
+    ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``, ``expected_entropy``; then the parts ``data``,
+    ``distributional`` and ``model``.
+    Aleatoric is ``data``, the noise; epistemic is the other two, all that is not known. They add up to the variance of
+    a target or to the entropy, in nats, of the classes; ``expected_entropy`` is data and distributional. Of dense
+    outputs all of them are maps, the classes last. `bedl.deploy.OnnxModel` runs the file without PyTorch.
 
     Args:
         model: a method (`BEDL`, `Ensemble`), or an estimator.
@@ -53,8 +55,9 @@ def export(
             The report says what it costs.
         check: whether to compare onnxruntime with PyTorch on random points around the example.
         overwrite: whether an existing file may be replaced.
-        options: the fields of `ExportOptions`: ``example`` (which an estimator knows by itself), ``feature_names``,
-            ``class_names``, ``target_names``, ``input_scale``, ``target_scale``, ``metadata``.
+        options: the fields of `ExportOptions`: ``example`` (which an estimator knows by itself), ``dynamic`` (axes
+            that may vary, such as the size of images), ``feature_names``, ``class_names``, ``target_names``,
+            ``input_scale``, ``target_scale``, ``metadata``.
 
     Example:
         >>> import tempfile, bedl, torch
@@ -85,9 +88,9 @@ def export(
         size = temporary.stat().st_size
         found: dict[str, Any] = {}
         if check or precision != "float32":
-            points = points_around(prepared.example)
+            points = points_around(prepared)
             truth = prepared.run(points)
-            outputs = OnnxModel(temporary).predict(points.numpy())
+            outputs = OnnxModel(temporary).predict(prepared.inputs.together([part.numpy() for part in points]))
             found = compare(task, truth, outputs, strict=precision == "float32")
             if precision != "float32":
                 found["loss"] = task.cost(truth, outputs)
@@ -111,8 +114,8 @@ def to_onnx(prepared: Prepared) -> Any:
     names = tasks.get(prepared.description.task).outputs
     with _quiet():
         converted: Any = torch.onnx.export(
-            program, (prepared.example[:4],), dynamo=True, verbose=False, optimize=False,
-            input_names=[INPUT], output_names=list(names),
+            program, tuple(part[:4] for part in prepared.example), dynamo=True, verbose=False, optimize=False,
+            input_names=list(prepared.inputs.names), output_names=list(names),
         )  # fmt: skip
         # Large constants stay as they were trained: exp(log-variance) would be a second copy of the weights.
         optimised = onnxscript.optimizer.optimize(converted.model, input_size_limit=FOLD, output_size_limit=FOLD)

@@ -51,9 +51,9 @@ def export_program(
         torch.export.save(program, temporary, extra_files={KEY: prepared.description.to_json()})
         found: dict[str, Any] = {}
         if check:
-            points = points_around(prepared.example)
+            points = points_around(prepared)
             with torch.no_grad():
-                outputs = torch.export.load(temporary).module()(points)
+                outputs = torch.export.load(temporary).module()(*points)
             outputs = {name: value.numpy() for name, value in outputs.items()}
             found = compare(task, prepared.run(points), outputs)
         size = temporary.stat().st_size

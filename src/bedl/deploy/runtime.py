@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 from bedl import tasks
 from bedl.deploy.schema import INPUT, KEY, SEALED, Description, ModelFileError
 from bedl.deploy.seal import is_sealed
+from bedl.tasks._places import place_columns
 
 __all__ = ["OnnxModel"]
 
 WORK = 2**22  # numbers that one operation of a chunk may make
+NUMBERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}  # other inputs are float32
 CHANNELS = 50  # a network may make of an input as many times as many numbers
 
 
@@ -69,10 +72,12 @@ class OnnxModel:
         inputs = {entry.name: entry.shape for entry in self._session.get_inputs()}
         known = tasks.get(self.task).outputs
         needed = {name for name, output in known.items() if not output.optional}
-        if not needed <= set(outputs) <= set(known) or set(inputs) != {INPUT}:
+        self.input_names: tuple[str, ...] = self.description.input_names or (INPUT,)
+        if not needed <= set(outputs) <= set(known) or set(inputs) != set(self.input_names):
             raise ModelFileError(f"{self.path}: its inputs or outputs are not those of {self.task}; export it again")
         self._widths = {name: tuple(outputs[name][1:]) for name in known if name in outputs}
-        self.input_shape: tuple[int, ...] = tuple(inputs[INPUT][1:])
+        self._kinds = {entry.name: NUMBERS.get(entry.type, np.float32) for entry in self._session.get_inputs()}
+        self._shapes = {name: tuple(inputs[name][1:]) for name in self.input_names}
         self._check_names()
 
     @property
@@ -107,44 +112,72 @@ class OnnxModel:
     @property
     def n_outputs(self) -> int:
         """Number of classes or targets."""
-        return int(next(iter(self._widths.values()))[0])
+        return int(next(iter(self._widths.values()))[-1])
 
-    def predict(self, x: np.ndarray, *, chunk: int | None = None) -> dict[str, np.ndarray]:
+    @property
+    def input_shape(self) -> tuple[Any, ...]:
+        """That of a point of the first input; a name for a length that may vary."""
+        return self._shapes[self.input_names[0]]
+
+    def predict(self, x: Any, *, chunk: int | None = None) -> dict[str, np.ndarray]:
         """The outputs by name.
 
         Args:
-            x: finite numbers. shape: (n, *input)
+            x: finite numbers; several inputs in a tuple, or by name. shape: (n, *input)
             chunk: points at a time; by default so many that memory stays within some hundred megabytes.
         """
-        x = self._checked(x)
-        rows = chunk or self._rows()
-        outputs = {name: np.empty((len(x), *width), np.float32) for name, width in self._widths.items()}
-        names = list(outputs)
-        for start in range(0, len(x), rows):
-            part = slice(start, start + rows)
-            for name, values in zip(names, self._session.run(names, {INPUT: x[part]}), strict=True):
-                outputs[name][part] = values
-        return outputs
+        given = self._checked(x)
+        n, rows = len(given[self.input_names[0]]), chunk or self._rows(given)
+        names, found = list(self._widths), []
+        for start in range(0, n, rows):
+            part = {name: values[start : start + rows] for name, values in given.items()}
+            found.append(self._session.run(names, part))
+        if not found:
+            shapes = {name: [size if isinstance(size, int) else 0 for size in self._widths[name]] for name in names}
+            return {name: np.empty((0, *shape), np.float32) for name, shape in shapes.items()}
+        return {name: np.concatenate([outputs[i] for outputs in found]) for i, name in enumerate(names)}
 
     def predict_columns(
         self, x: np.ndarray, *, coverage: float = 0.9, chunk: int | None = None
     ) -> dict[str, np.ndarray]:
         """The predictions as the columns of a table, see `Task.columns` of the task. shapes: (n,)
 
+        Of dense outputs each place is a row, and the first columns say where it is.
+
         Args:
-            x: finite numbers. shape: (n, *input)
+            x: finite numbers; several inputs in a tuple, or by name. shape: (n, *input)
             coverage: share of the targets that intervals are to hold.
             chunk: points at a time, as in `predict`.
         """
-        return tasks.get(self.task).columns(self.predict(x, chunk=chunk), self.names, coverage)
+        outputs = self.predict(x, chunk=chunk)
+        batch = next(iter(outputs.values())).shape[:-1]  # the first output has an entry for each class or target
+        flat = {name: values.reshape(-1, *values.shape[len(batch) :]) for name, values in outputs.items()}
+        return {**place_columns(batch), **tasks.get(self.task).columns(flat, self.names, coverage)}
 
-    def _checked(self, x: Any) -> np.ndarray:
-        x = np.asarray(x)
+    def _checked(self, x: Any) -> dict[str, np.ndarray]:
+        """Every input by its name, as the graph takes it."""
+        if self.description.input_names is None:
+            return {INPUT: self._checked_input(INPUT, x)}
+        several = x if isinstance(x, Mapping) else dict(zip(self.input_names, x, strict=False))
+        if set(several) != set(self.input_names) or (not isinstance(x, Mapping) and len(x) != len(several)):
+            raise ValueError(f"{self.path.name}: takes the inputs {', '.join(self.input_names)}, as a tuple or by name")
+        arrays = {name: self._checked_input(name, several[name]) for name in self.input_names}
+        if len({len(values) for values in arrays.values()}) > 1:
+            raise ValueError(f"{self.path.name}: all inputs have as many rows, not {[len(v) for v in arrays.values()]}")
+        return arrays
+
+    def _checked_input(self, name: str, x: Any) -> np.ndarray:
+        x, shape, kind = np.asarray(x), self._shapes[name], self._kinds[name]
         if x.dtype.kind not in "fiub":
             raise TypeError(f"{self.path.name}: inputs must be numbers, not {x.dtype}")
-        if x.ndim == 0 or x.shape[1:] != self.input_shape:
-            wanted = ", ".join(map(str, ("n", *self.input_shape)))
+        fixed = [(size, length) for size, length in zip(x.shape[1:], shape, strict=False) if isinstance(length, int)]
+        if x.ndim != 1 + len(shape) or any(size != length for size, length in fixed):
+            wanted = ", ".join(map(str, ("n", *shape)))
             raise ValueError(f"{self.path.name}: inputs must have the shape ({wanted}), not {x.shape}")
+        if kind is not np.float32:
+            if x.dtype.kind == "f" and kind is not np.bool_ and not (x == np.floor(x)).all():
+                raise TypeError(f"{self.path.name}: the input {name} holds whole numbers, such as tokens")
+            return np.ascontiguousarray(x, dtype=kind)
         x = np.ascontiguousarray(x, dtype=np.float32)
         finite = np.isfinite(x.reshape(len(x), math.prod(x.shape[1:]))).all(1)
         if not finite.all():
@@ -153,8 +186,10 @@ class OnnxModel:
             )
         return x
 
-    def _rows(self) -> int:
-        per_point = max(CHANNELS * math.prod(self.input_shape), tasks.get(self.task).work * self.n_outputs)
+    def _rows(self, given: Mapping[str, np.ndarray]) -> int:
+        numbers = max(math.prod(values.shape[1:]) for values in given.values())
+        places = numbers if len(next(iter(self._widths.values()))) > 1 else 1
+        per_point = max(CHANNELS * numbers, tasks.get(self.task).work * self.n_outputs * places)
         return min(max(WORK // max(per_point, 1), 1), 8192)
 
     def _check_names(self) -> None:
@@ -162,7 +197,7 @@ class OnnxModel:
         for what, names, count in (
             ("class", self.class_names, width),
             ("target", self.target_names, width),
-            ("feature", self.feature_names, self.input_shape[0] if self.input_shape else 0),
+            ("feature", self.feature_names, (self.input_shape or (0,))[0]),
         ):
             if names is not None and len(names) != count:
                 raise ModelFileError(f"{self.path}: {len(names)} {what} names for {count}; export the model again")

@@ -1,14 +1,15 @@
-"""A method that was trained on standardised targets, in the targets' own units."""
+"""What stands behind a method that was trained: the targets' own units, or the temperature of probabilities."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bedl.deploy.schema import ExportError
 
-__all__ = ["InUnits"]
+__all__ = ["InUnits", "Tempered"]
 
 
 class InUnits(nn.Module):
@@ -37,3 +38,23 @@ class InUnits(nn.Module):
         if not hasattr(prediction, "rescale"):
             raise ExportError(f"targets of the task {prediction.task} have no units that could be scaled")
         return prediction.rescale(self.loc, self.scale)
+
+
+class Tempered(nn.Module):
+    """Predicts classes as a method does, bolder or more careful by a temperature.
+
+    Args:
+        method: the method that was trained.
+        temperature: above 1 more careful, below 1 bolder.
+    """
+
+    temperature: Tensor
+
+    def __init__(self, method: nn.Module, temperature: float):
+        super().__init__()
+        self.method = method
+        self.register_buffer("temperature", torch.tensor(float(temperature)))
+
+    def forward(self, x: Any) -> Any:
+        """x: shape (n, *input)"""
+        return self.method(x).tempered(self.temperature)

@@ -40,6 +40,7 @@ class Description:
     feature_names: tuple[str, ...] | None = None
     class_names: tuple[Name, ...] | None = None
     target_names: tuple[str, ...] | None = None
+    input_names: tuple[str, ...] | None = None  # of several inputs; a single one is "x"
     precision: str = "float32"
     bedl_version: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Description:
             feature_names=_names(raw, "feature_names", str),
             class_names=_names(raw, "class_names", (str, int, float, bool)),
             target_names=_names(raw, "target_names", str),
+            input_names=_names(raw, "input_names", str),
             precision=str(raw.get("precision", "float32")),
             bedl_version=str(raw.get("bedl_version", "")),
             metadata=raw.get("metadata", {}),

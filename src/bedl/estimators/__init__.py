@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bedl._lazy import later
+
+with later("pandas", "scipy.stats"):  # half of scikit-learn's time, and hardly ever used
+    import sklearn.base  # noqa: F401  # from here on, everybody finds it
+
 from bedl.estimators.classifier import BEDLClassifier
 from bedl.estimators.regressor import BEDLRegressor
 from bedl.estimators.storage import ModelFileError

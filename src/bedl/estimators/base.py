@@ -7,19 +7,28 @@ import functools
 import os
 from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
+from bedl.estimators.frames import encoded, needs_encoding
 from bedl.estimators.inputs import (
     Inputs,
     TrainingSet,
+    blurred_in_float32,
+    check_image_shape,
     check_noise,
     column_moments,
     column_quartiles,
+    cut_in_folds,
     held_out,
     values_of,
 )
@@ -33,8 +42,12 @@ from bedl.nn import frozen
 from bedl.predictive import Predictive
 from bedl.training.data import Points, stream_seed
 
+if TYPE_CHECKING:
+    from bedl.data.features import FeatureEncoder
+
 __all__ = ["PARTS", "BEDLEstimator"]
 
+MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -47,6 +60,8 @@ class BEDLEstimator(Portable, BaseEstimator):
     built_: tuple[str, dict[str, Any]]
     input_shape_: tuple[int, ...]
     target_names_: list[str] | None
+    encoder_: FeatureEncoder | None
+    calibration_: Any
 
     def __init__(
         self,
@@ -56,7 +71,9 @@ class BEDLEstimator(Portable, BaseEstimator):
         net: Any = None,
         method: str = "auto",
         method_options: dict[str, Any] | None = None,
+        image_shape: tuple[int, ...] | None = None,
         standardize: bool | str = True,
+        unseen: str = "error",
         ensemble: int = 1,
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
@@ -72,13 +89,16 @@ class BEDLEstimator(Portable, BaseEstimator):
         verbose: int = 0,
         warm_start: bool = False,
         random_state: Any = None,
+        precision: str = "auto",
     ):
         self.hidden_layers = hidden_layers
         self.activation = activation
         self.net = net
         self.method = method
         self.method_options = method_options
+        self.image_shape = image_shape
         self.standardize = standardize
+        self.unseen = unseen
         self.ensemble = ensemble
         self.epochs = epochs
         self.batch_size = batch_size
@@ -94,6 +114,12 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.verbose = verbose
         self.warm_start = warm_start
         self.random_state = random_state
+        self.precision = precision
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = self.net is None
+        return tags
 
     # -- what the subclasses say ------------------------------------------------------------------
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
@@ -122,7 +148,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         table = self._check(X, y, sample_weight, X_var, reset=not continuing)
         seed = self._seed()
         if not continuing:
-            self._build(table, seed)
+            self._build(table, seed, steps=bool(self.warm_start))
         plan = self._plan(len(table.X))
         self._optimizers: list[Any] = []
         self.n_seen_ = table.size
@@ -130,13 +156,26 @@ class BEDLEstimator(Portable, BaseEstimator):
         points.n_train = table.size
         if self._members()[0].learns == "by itself":
             self.history_ = self._fit_by_itself(points)
-            return self
-        if self.method_.folds:
+        elif self.method_.folds:
             self.history_ = self._fit_in_folds(points, plan, seed, continuing)
-            return self
-        parts = list(self._parts(points, table, plan, seed))
-        self.history_ = train(self, self._members(), parts, plan, seed)
+        else:
+            parts = list(self._parts(points, table, plan, seed))
+            self.history_ = train(self, self._members(), parts, plan, seed)
+        self.method_.to(getattr(torch, self.dtype_))
+        self.calibration_ = None
+        if self.verbose:
+            print(self.chosen_)
         return self
+
+    @property
+    def chosen_(self) -> str:
+        """What was chosen and learned, in one line."""
+        check_is_fitted(self, "method_")
+        name, options = self.built_
+        said = self.method_.summary()
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items() if isinstance(value, (int, float, str)))
+        members = f"{len(self._members())} networks" if len(self._members()) > 1 else "one network"
+        return f"method {name!r}" + (f" ({given})" if given and not said else "") + f": {said or members}"
 
     def _fit_in_folds(self, points: Points, plan: Recipe, seed: int, continuing: bool) -> list[dict[str, Any]]:
         """Let each member learn from the points outside its fold, then the whole from those inside."""
@@ -146,34 +185,40 @@ class BEDLEstimator(Portable, BaseEstimator):
                 raise ValueError(f"method {name!r} holds out folds and learns from all points at once; no {what}")
         if points.n < folds:
             raise ValueError(f"method {name!r} has {folds} folds and {points.n} points that count; it needs as many")
-        fold = np.random.Generator(np.random.PCG64(stream_seed(seed, folds))).permutation(np.arange(points.n) % folds)
+        fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points))
+        held = self.method_.held_folds
         parts: list[tuple[Points, Points | None]] = []
         for number in range(len(members)):
-            part = points.subset(np.flatnonzero(fold != number % folds))
+            part = points.subset(np.flatnonzero(fold != number % held))
             part.n_train = points.n_train * part.n / points.n
             parts.append((part, None))
         rows = train(self, members, parts, plan, seed)
         place = device_of(self.method_)
-        own = slice(None) if points.index is None else torch.as_tensor(points.index)
-        x, y, weight = (None if part is None else part[own].to(place) for part in points.whole())
-        self.method_.finish(x, y, torch.as_tensor(fold, device=place), weight)
+        some = np.concatenate([np.flatnonzero(fold < held)[:MOST_HELD], np.flatnonzero(fold >= held)[:MOST_HELD]])
+        x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
+        self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
         return rows
 
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
         """Let a method that takes no gradient steps learn from all points at once."""
         x, y, weight = points.whole()
-        if weight is not None or not isinstance(x, torch.Tensor):
-            what = "sample_weight" if weight is not None else "X_var"
+        if points.index is not None:  # what counts for nothing is not there
+            own = torch.as_tensor(points.index)
+            x, y, weight = x[own], y[own], None if weight is None else weight[own]
+        what = "X_var" if not isinstance(x, torch.Tensor) else "sample_weight" if weight is not None else None
+        if what == "X_var" or (what is not None and not self._members()[0].takes_weights):
             raise ValueError(f"method {self.built_[0]!r} takes no gradient steps and knows no {what}; leave it out")
+        place = self._device()
+        given = (x.to(place), y.to(place), *(() if weight is None else (weight.to(place),)))
         for member in self._members():
-            member.fit(x, y)
+            member.to(place).fit(*given)
         return []
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, X_var: Any, classes: Any = None) -> Any:
         fresh = not hasattr(self, "method_")
         table = self._check(X, y, sample_weight, X_var, reset=fresh, classes=classes)
         if fresh:
-            self._build(table, self._seed())
+            self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
         first = self._members()[0]
         if first.learns != "by steps" or first.concludes or self.method_.folds:
@@ -193,9 +238,21 @@ class BEDLEstimator(Portable, BaseEstimator):
         rate = self.learning_rate
         if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
             raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
+        for name, known in (("unseen", ("error", "ignore")), ("precision", ("auto", "double"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is either {known[0]!r} or {known[1]!r}, not {getattr(self, name)!r}")
         registry.get(self.method)
         names = getattr(y, "columns", None)
-        X, y = self._check_arrays(X, y, reset)
+        if reset:
+            self.encoder_ = None
+        if self._takes_table(X, reset):
+            if X_var is not None:
+                raise ValueError("X_var is for tables of numbers; X holds text, dates or missing values")
+            X, y = self._check_table(X, y)
+        else:
+            X, y = self._check_arrays(X, y, reset)
+        if self.image_shape is not None:
+            check_image_shape(self.image_shape, X.shape[1:])
         weight = None
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -209,12 +266,28 @@ class BEDLEstimator(Portable, BaseEstimator):
             self._same_shape(X)
         return TrainingSet(X, self._targets(y, weight, reset, classes), weight, noise)
 
+    def _takes_table(self, X: Any, reset: bool) -> bool:
+        """Whether X has to be encoded: it holds more than numbers, or what was learned from did."""
+        return self.net is None and needs_encoding(X) if reset else self.encoder_ is not None
+
+    def _check_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """A table of any kind as numbers, and the targets, checked."""
+        table, self.encoder_ = encoded(self, X, self.encoder_, self.unseen)
+        y = self._check_y(y)
+        check_consistent_length(table, y)
+        return table, y
+
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError
 
+    def _check_y(self, y: Any) -> np.ndarray:
+        raise NotImplementedError
+
     def _plan(self, n: int) -> Recipe:
-        asked = registry.get(self.method)  # a choice such as "auto" says itself how what it chose is trained
-        wanted = asked.training if asked.choice is not None else registry.get(self.built_[0]).training
+        asked, built = registry.get(self.method), registry.get(self.built_[0])
+        # a choice such as "auto" says itself how one network of a table is trained; folds and images know better
+        alone = not self.method_.folds and built.name != "images"
+        wanted = asked.training if asked.choice is not None and alone else built.training
         return recipe(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n),
@@ -229,13 +302,16 @@ class BEDLEstimator(Portable, BaseEstimator):
             return int(state)
         return int(state.randint(2**31 - 1) if hasattr(state, "randint") else state.integers(2**31 - 1))
 
-    def _build(self, table: TrainingSet, seed: int) -> None:
-        accelerated = self._device().type != "cpu"
-        self.dtype_ = "float32" if accelerated or table.X.dtype == np.float32 else "float64"
-        asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None)
+    def _build(self, table: TrainingSet, seed: int, steps: bool) -> None:
+        double = table.X.dtype == np.float64 and self._device().type == "cpu"
+        self.dtype_ = "float64" if double else "float32"
+        goes_on = steps or self.precision == "double" or (double and blurred_in_float32(table.X))
+        learning = getattr(torch, self.dtype_) if goes_on else torch.float32
+        steps = steps or int(self.ensemble) > 1 or self.early_stopping is True
+        asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None, steps=steps)
         self.built_ = registry.resolve(self.method, asked, self.method_options, len(table.X))
         scaling = self._scaling(table) if self.standardize else None
-        self.method_ = self._fresh(self._problem(scaling), seed)
+        self.method_ = self._fresh(self._problem(scaling), seed).to(learning)
         counts = slice(None) if table.weight is None else table.weight > 0
         targets = torch.from_numpy(np.array(table.y[counts]))
         for member in self._members():
@@ -243,9 +319,10 @@ class BEDLEstimator(Portable, BaseEstimator):
                 member.head.prepare(targets)
 
     def _scaling(self, table: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
-        if self.standardize != "shared" and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
+        shared = self.standardize == "shared" or (self.image_shape is not None and table.X.ndim == 2)
+        if not shared and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
             return column_quartiles(table.X, table.weight)
-        if self.standardize != "shared":
+        if not shared:
             return column_moments(table.X, table.weight)
         flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
         return tuple(np.repeat(part, table.X.shape[1]) for part in column_moments(flat, table.weight))  # type: ignore
@@ -253,7 +330,14 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _problem(self, scaling: tuple[np.ndarray, np.ndarray] | None) -> Problem:
         front = None if scaling is None else functools.partial(standardize, *scaling, self.input_shape_)
         return Problem(
-            self.task_, self.n_targets_, self.input_shape_, self.hidden_layers, self.activation, self.net, front
+            self.task_,
+            self.n_targets_,
+            self.input_shape_,
+            self.hidden_layers,
+            self.activation,
+            self.net,
+            front,
+            image_shape=None if self.image_shape is None else tuple(self.image_shape),
         )
 
     def _fresh(self, problem: Problem, seed: int) -> Method:
@@ -271,8 +355,10 @@ class BEDLEstimator(Portable, BaseEstimator):
         return list(self.method_.members)
 
     def _points(self, table: TrainingSet) -> Points:
-        inputs = Inputs(table.X, table.noise, getattr(torch, self.dtype_))
-        y = table.y if table.y.dtype.kind == "i" else table.y.astype(self.dtype_)
+        given = getattr(torch, self.dtype_)
+        dtype = next((p.dtype for p in self.method_.parameters() if p.is_floating_point()), given)
+        inputs = Inputs(table.X, table.noise, dtype)
+        y = table.y if table.y.dtype.kind == "i" else table.y.astype(str(dtype).removeprefix("torch."))
         return Points((inputs, y, table.weight))
 
     def _parts(
@@ -283,17 +369,20 @@ class BEDLEstimator(Portable, BaseEstimator):
             if not plan.held_out:
                 yield points, None
                 continue
-            labels = None
-            if table.y.dtype.kind == "i" and table.y.ndim == 1:  # classes, of which none may be missing
-                labels = table.y if points.index is None else table.y[points.index]
             count = min(plan.held_out, points.n - 1)
-            kept, out = held_out(points.n, count, stream_seed(seed, number), labels)
+            kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points))
             if not len(out):
                 yield points, None
                 continue
             part = points.subset(kept)
             part.n_train = table.size * len(kept) / points.n
             yield part, points.subset(out)
+
+    def _labels(self, points: Points) -> np.ndarray | None:
+        """Classes, whose shares are to be kept where points are held out; None for other targets. shape: (n,)"""
+        if points.y.dtype.kind != "i" or points.y.ndim != 1:
+            return None
+        return points.y if points.index is None else points.y[points.index]
 
     def _device(self) -> torch.device:
         if self.device != "auto":
@@ -310,7 +399,16 @@ class BEDLEstimator(Portable, BaseEstimator):
             X_var: variance of the noise in X, as in `fit`.
         """
         check_is_fitted(self, "method_")
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=len(self.input_shape_) > 1)
+        if self.encoder_ is not None:
+            X = encoded(self, X, self.encoder_, self.unseen)[0]
+        elif needs_encoding(X) and len(self.input_shape_) == 1:
+            raise ValueError(
+                "X holds text or missing values (NaN), and what was learned from held numbers only: fill them in, or "
+                "fit on a table that has such"
+            )
+        else:
+            images = len(self.input_shape_) > 1
+            X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=images)
         self._same_shape(X)
         inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
         place = device_of(self.method_)

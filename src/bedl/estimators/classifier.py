@@ -6,12 +6,18 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from torch import nn
 
 from bedl import tasks
+from bedl.deploy.scaling import Tempered
 from bedl.estimators.base import PARTS, BEDLEstimator
+from bedl.estimators.calibration import fitted_temperature
 from bedl.estimators.inputs import check_targets
+from bedl.estimators.signatures import parameters_of
+from bedl.predictive import Predictive
 
 __all__ = ["BEDLClassifier"]
 
@@ -23,8 +29,13 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     be numbers or texts. A y of shape (n, n_labels) that holds 0 and 1 says which labels a point has: each is predicted
     with a probability of its own.
 
+    Args:
+        class_weight: as in scikit-learn: how much points of each class count, by label, or ``"balanced"``: all classes
+            the same. Probabilities are then those of a world in which the classes are as frequent as they are weighted.
+
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
+        temperature_: of `calibrate`; None: as trained.
         method_, history_, n_features_in_, feature_names_in_: as in `BEDLRegressor`.
 
     Example:
@@ -38,6 +49,16 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         array([0])
     """
 
+    temperature_: float | None
+
+    @parameters_of(BEDLEstimator.__init__)
+    def __init__(self, *settings: Any, class_weight: Any = None, **more: Any):
+        super().__init__(*settings, **more)
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None) -> Any:
+        return super().fit(X, y, self._weights(y, sample_weight), X_var)
+
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, X_var: Any = None
     ) -> BEDLClassifier:
@@ -47,7 +68,12 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             X, y, sample_weight, X_var: as in `fit`.
             classes: all labels there will be; needed by the first call, unless its y has them all.
         """
-        return self._partial_fit(X, y, sample_weight, X_var, classes)
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs to see all points, and partial_fit sees some. Give a weight for each "
+                "class: class_weight={label: weight, …}"
+            )
+        return self._partial_fit(X, y, self._weights(y, sample_weight), X_var, classes)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -67,6 +93,30 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     def predict_log_proba(self, X: Any, X_var: Any = None) -> np.ndarray:
         """Their logarithms, finite for all. shape: (n, n_classes)"""
         return self.predict_dist(X, X_var).log_probabilities.numpy()  # type: ignore[attr-defined]
+
+    def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLClassifier:
+        """Let rows that were not learned from decide how bold probabilities are: one temperature for all.
+
+        The order of the classes and of the rows stays as it is; each part of the uncertainty keeps its share.
+
+        Args:
+            X: shape (n, n_features)
+            y: as in `fit`.
+            X_var: variance of the noise in X, as in `fit`.
+        """
+        check_is_fitted(self, "method_")
+        if self._several_labels:
+            raise ValueError("calibrate is for one label per row; there are several labels at once")
+        before, self.temperature_ = self.temperature_, None
+        try:
+            log_p = self.predict_log_proba(X, X_var).astype(np.float64)
+            labels = self._class_numbers(self._check_y(y), None)
+            check_consistent_length(log_p, labels)
+            self.temperature_ = fitted_temperature(log_p, labels)
+        except BaseException:
+            self.temperature_ = before
+            raise
+        return self
 
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
         """How unsure and why, as a pandas frame in *nats*.
@@ -89,22 +139,44 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             columns.update({f"{part}_{name}": values[:, i] for i, name in enumerate(names)})
         return pandas.DataFrame(columns, index=getattr(X, "index", None))
 
+    def _weights(self, y: Any, sample_weight: Any) -> Any:
+        """The weight of each point, that of its class considered. shape: (n,), or None where all count the same"""
+        if self.class_weight is None:
+            return sample_weight
+        if np.ndim(y) > 1 and np.shape(y)[1] > 1:
+            raise ValueError("class_weight is for one label a point; with several give sample_weight to fit")
+        own = compute_sample_weight(self.class_weight, column_or_1d(y))
+        return own if sample_weight is None else own * np.asarray(sample_weight)
+
     # -- for the base class -----------------------------------------------------------------------
+    def _in_units(self, prediction: Predictive) -> Predictive:
+        if self.temperature_ is None:
+            return prediction
+        return prediction.tempered(self.temperature_)  # type: ignore[attr-defined]
+
+    def _as_predicted(self, method: nn.Module) -> nn.Module:
+        return method if self.temperature_ is None else Tempered(method, self.temperature_)
+
     @property
     def _several_labels(self) -> bool:
         return self.task_ == "multilabel"
 
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        table = np.asarray(y)
-        several = table.ndim == 2 and table.shape[1] > 1 and type_of_target(table) == "multilabel-indicator"
         X, y = validate_data(
-            self, X, y, reset=reset, multi_output=several, dtype=[np.float64, np.float32], allow_nd=self.net is not None
-        )
+            self, X, y, reset=reset, multi_output=_says_several(y), dtype=[np.float64, np.float32],
+            allow_nd=self.net is not None,
+        )  # fmt: skip
         check_classification_targets(y)
         return X, y
 
+    def _check_y(self, y: Any) -> np.ndarray:
+        y = _check_y(y, multi_output=_says_several(y), estimator=self)
+        check_classification_targets(y)
+        return y
+
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
         if reset:
+            self.temperature_ = None
             self.task_ = "classification" if y.ndim == 1 else "multilabel"
             self.classes_ = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y if classes is None else classes)
             self.n_targets_ = len(self.classes_)
@@ -136,12 +208,26 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             isinstance(label, (str, int, float, bool)) for label in self.classes_.tolist()
         ):
             raise TypeError(f"labels of type {self.classes_.dtype} cannot be saved; use texts or numbers")
-        return {"classes": self.classes_.tolist(), "classes_dtype": self.classes_.dtype.str, "task": self.task_}
+        return {
+            "classes": self.classes_.tolist(),
+            "classes_dtype": self.classes_.dtype.str,
+            "task": self.task_,
+            "temperature": self.temperature_,
+        }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.classes_ = np.asarray(state["classes"], dtype=np.dtype(state["classes_dtype"]))
         self.task_, self.n_targets_ = state["task"], len(self.classes_)
+        self.temperature_ = state.get("temperature")
+        if self.temperature_ is not None and not 0 < float(self.temperature_) < float("inf"):
+            raise ValueError(f"the temperature is {self.temperature_}")
 
     def _names(self) -> dict[str, list[str] | None]:
         names = (self.target_names_ if self._several_labels else None) or [str(label) for label in self.classes_]
         return {f"{tasks.get(self.task_).named}_names": names}
+
+
+def _says_several(y: Any) -> bool:
+    """Whether y says of each point which of several labels it has."""
+    table = np.asarray(y)
+    return table.ndim == 2 and table.shape[1] > 1 and type_of_target(table) == "multilabel-indicator"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,20 @@ from bedl.moments import Moments
 __all__ = [
     "Inputs",
     "TrainingSet",
+    "blurred_in_float32",
+    "check_image_shape",
     "check_noise",
     "check_targets",
     "column_moments",
     "column_quartiles",
+    "cut_in_folds",
     "held_out",
     "values_of",
 ]
 
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
+ALIKE = 1e-4  # spread over size, below which single precision has only some hundred values for a column
 
 
 @dataclasses.dataclass
@@ -106,6 +112,17 @@ def check_noise(X_var: Any, X: np.ndarray) -> np.ndarray | None:
     return noise
 
 
+def check_image_shape(image_shape: Any, point: tuple[int, ...]) -> None:
+    """Refuse a shape that points of this one cannot have as images."""
+    sizes = tuple(image_shape) if isinstance(image_shape, (tuple, list)) else ()
+    if len(sizes) not in (2, 3) or not all(isinstance(size, Integral) and int(size) > 0 for size in sizes):
+        raise ValueError(f"image_shape is (height, width) or (channels, height, width), not {image_shape!r}")
+    if math.prod(sizes) != math.prod(point):
+        raise ValueError(
+            f"images of shape {sizes} have {math.prod(sizes)} pixels; the rows of X have {math.prod(point)}"
+        )
+
+
 def check_targets(task: str, y: np.ndarray) -> None:
     """Refuse targets that are none of this task. y: shape (n, D)"""
     for column in y.T:
@@ -171,6 +188,39 @@ def column_quartiles(X: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarr
     scale = np.where(two, most / 2 - least / 2, np.maximum((high - low) / 1.349, std / 2)).astype(np.float64)
     usable = np.isfinite(scale) & (scale > 0) & (most > least)
     return np.where(usable, loc, mean), np.where(usable, scale, std)
+
+
+def blurred_in_float32(X: np.ndarray) -> bool:
+    """Whether some column varies so little for its size that single precision would blur it, such as times since 1970.
+
+    Example:
+        >>> blurred_in_float32(np.array([[1.0], [2.0]])), blurred_in_float32(np.array([[1.6e9], [1.6e9 + 60]]))
+        (False, True)
+    """
+    mean, std = column_moments(X, None)
+    return bool(((std < ALIKE * np.abs(mean)) & (X.max(0) > X.min(0))).any())
+
+
+def cut_in_folds(n: int, folds: int, seed: int, classes: np.ndarray | None = None) -> np.ndarray:
+    """Number of each point's fold, at random and of equal sizes. shape: (n,)
+
+    Args:
+        n: how many points there are.
+        folds: how many folds.
+        seed: of the choice.
+        classes: each is spread evenly over the folds. shape: (n,)
+
+    Example:
+        >>> fold = cut_in_folds(6, 3, seed=0, classes=np.array([0, 0, 0, 1, 1, 1]))
+        >>> sorted(fold[:3].tolist()), sorted(fold[3:].tolist())
+        ([0, 1, 2], [0, 1, 2])
+    """
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(n)
+    if classes is not None:
+        order = order[np.argsort(classes[order], kind="stable")]
+    fold = np.empty(n, dtype=np.int64)
+    fold[order] = np.arange(n) % folds
+    return fold
 
 
 def held_out(n: int, count: int, seed: int, classes: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -38,6 +38,11 @@ class Portable:
         """Where targets have been moved and scaled to: what to add and what to multiply by to undo it."""
         return None
 
+    def _as_predicted(self, method: nn.Module) -> nn.Module:
+        """A module that predicts as the estimator does: in the targets' own units."""
+        scale = self._scale()
+        return method if scale is None else InUnits(method, *(torch.as_tensor(part) for part in scale))
+
     def _names(self) -> dict[str, list[str] | None]:
         """Names of targets or classes, for export."""
         raise NotImplementedError
@@ -74,11 +79,9 @@ class Portable:
         check_is_fitted(self, "method_")
         from bedl.deploy import Exportable
 
-        module: nn.Module = copy.deepcopy(self.method_)
-        scale = self._scale()
-        if scale is not None:
-            module = InUnits(module, *(torch.as_tensor(part) for part in scale))
-        features = getattr(self, "feature_names_in_", None)
+        module = self._as_predicted(copy.deepcopy(self.method_))
+        encoder = getattr(self, "encoder_", None)
+        features = getattr(self, "feature_names_in_", None) if encoder is None else encoder.feature_names
         front = next((part for part in module.modules() if isinstance(part, Standardize)), None)
         centre = torch.zeros(()) if front is None else front.loc.cpu().float()
         return Exportable(

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_y, check_consistent_length, validate_data
 
 from bedl.estimators.base import PARTS, BEDLEstimator
+from bedl.estimators.calibration import checked_scores, held_out_scores
 from bedl.estimators.inputs import check_targets, column_moments
 from bedl.estimators.signatures import parameters_of
 from bedl.heads import head_of
+from bedl.methods.stacking import held_out_quantile
 
 __all__ = ["BEDLRegressor"]
 
@@ -31,9 +33,14 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         method: how to learn, by name: ``"auto"``, the recipe that bedl stands behind; ``"bedl"``, ``"bedl+reg"`` and
             ``"bedl-hyper"``, the paper's own; `bedl.methods.registry.names()` lists all.
         method_options: options of the method, such as ``{"regularizer": bedl.PAC(strength=0.5)}`` for ``"bedl"``.
+        image_shape: where the columns of X are the pixels of images, their shape: ``(height, width)`` or ``(channels,
+            height, width)``. They are scaled alike, and seen as images by methods that can, such as that for classes.
         standardize: scale each feature (channel, for images) to mean 0 and variance 1 in front of the network.
             ``"shared"``: all features alike, for pixels as columns of a table, of which some hardly vary. Turn it off
             for a network that was trained on the inputs as they are.
+        unseen: where X holds text or missing values, which are encoded as the command line does it: whether a category
+            that training did not see, or a missing value in a column that had none, is an ``"error"``, or taken as no
+            category, or the mean (``"ignore"``).
         likelihood: ``"normal"`` for real targets, or another task of bedl for numbers, such as ``"count"``.
         ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
         epochs: how often each point is seen at most; ``"auto"``: from the number of points.
@@ -51,14 +58,14 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         verbose: whether progress is shown.
         warm_start: let `fit` go on from the weights (and the scaling) that are there.
         random_state: a number makes everything reproducible. Global generators are never touched.
+        precision: ``"auto"``: learn in single precision (in double where a column of X varies so little for its size
+            that single would blur it), and predict in that of X. ``"double"``: learn in that of X as well.
 
     Attributes:
         method_: the trained method, or an `Ensemble` of them, for standardised targets.
         built_: the name and the options of the method that was built.
         history_: a row per member and epoch: loss, and ``val_nll`` of the points held out.
         n_features_in_, feature_names_in_: of X, as in scikit-learn.
-
-    A double-precision X is trained on in double precision (on a CPU); pass float32 for speed.
 
     Example:
         >>> import numpy as np
@@ -110,19 +117,87 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             X: shape (n, n_features)
             coverage: the probability.
             X_var: variance of the noise in X, as in `fit`.
-            calibrated: where the method holds out folds (``"stack"``), as many standard deviations about the mean as
-                held that share of the rows that were held out. Otherwise, the quantiles of the prediction itself.
+            calibrated: after `calibrate`, and where the method holds out folds as the default does, as many standard
+                deviations about the mean as held that share of the rows that were held out. Otherwise, and where
+                False, the quantiles of the prediction itself.
         """
+        lower, upper = self.interval_of(self.predict_dist(X, X_var), coverage, calibrated)
+        return self._shaped(lower), self._shaped(upper)
+
+    def interval_of(self, prediction: Any, coverage: float = 0.9, calibrated: bool = True) -> tuple[Any, Any]:
+        """The interval of what `predict_dist` gave, as for `predict_interval`. shapes: (n, n_targets)"""
         if not 0 < coverage < 1:
             raise ValueError(f"coverage must lie between 0 and 1, not {coverage!r}")
-        prediction: Any = self.predict_dist(X, X_var)
-        factor = self.method_.interval_factor(coverage) if calibrated else None
+        factor = self._factor(coverage) if calibrated else None
         if factor is None:
-            lower, upper = prediction.interval(coverage)
-        else:
-            reach = factor.to(prediction.std) * prediction.std
-            lower, upper = prediction.mean - reach, prediction.mean + reach
-        return self._shaped(lower), self._shaped(upper)
+            return prediction.interval(coverage)
+        fresh = getattr(self, "calibration_", None) is not None
+        spread = prediction.std if fresh else self.method_.interval_spread(prediction)
+        reach = factor.to(spread) * spread
+        return prediction.mean - reach, prediction.mean + reach
+
+    def predict_quantiles(self, X: Any, alpha: Any = (0.05, 0.5, 0.95), X_var: Any = None) -> Any:
+        """Quantiles as skpro gives them: a pandas frame with the columns (target, alpha).
+
+        Args:
+            X: shape (n, n_features)
+            alpha: a probability, or several.
+            X_var: variance of the noise in X, as in `fit`.
+
+        They are the ends of the intervals that `predict_interval` gives; the median is that of the prediction itself.
+        """
+        import pandas
+
+        levels = [float(level) for level in np.atleast_1d(alpha)]
+        if not levels or not all(0 < level < 1 for level in levels):
+            raise ValueError(f"alpha holds probabilities between 0 and 1, not {alpha!r}")
+        prediction: Any = self.predict_dist(X, X_var)
+        columns = {}
+        for level in levels:
+            if level == 0.5:
+                ends = prediction.quantile(0.5)
+            else:
+                ends = self.interval_of(prediction, abs(2 * level - 1))[level > 0.5]
+            columns.update({(name, level): ends[:, i].numpy() for i, name in enumerate(self._target_names())})
+        index = pandas.MultiIndex.from_product([self._target_names(), levels])
+        return pandas.DataFrame(columns, index=getattr(X, "index", None))[index]
+
+    def predict_var(self, X: Any, X_var: Any = None) -> Any:
+        """Variances of the prediction as skpro gives them: a pandas frame with a column per target."""
+        import pandas
+
+        values = self.predict_dist(X, X_var).variance.numpy()
+        return pandas.DataFrame(values, columns=self._target_names(), index=getattr(X, "index", None))
+
+    def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLRegressor:
+        """Let rows that were not learned from decide how wide intervals are (split conformal prediction).
+
+        As many standard deviations about the mean as held the asked share of these rows: in this way intervals of any
+        model cover, if new rows are like these. Densities and standard deviations stay as they are.
+
+        Args:
+            X: shape (n, n_features)
+            y: as in `fit`.
+            X_var: variance of the noise in X, as in `fit`.
+        """
+        prediction = self.predict_dist(X, X_var)
+        y = self._check_y(y)
+        check_consistent_length(X, y)
+        self.calibration_ = held_out_scores(prediction.mean.numpy(), prediction.std.numpy(), y.reshape(len(y), -1))
+        return self
+
+    def _factor(self, coverage: float) -> torch.Tensor | None:
+        """How many standard deviations an interval reaches; None: nothing was held out. shape: (n_targets,)"""
+        if getattr(self, "calibration_", None) is None:
+            return self.method_.interval_factor(coverage)
+        scores, mass = (torch.as_tensor(part, dtype=torch.float64) for part in self.calibration_)
+        factor = held_out_quantile(scores, mass[:, None].expand_as(scores), coverage)
+        if not bool(factor.isfinite().all()):
+            raise ValueError(
+                f"{int(mass[-1])} rows are too few to calibrate intervals of {coverage:.0%}: give more rows to "
+                "calibrate, or ask for a smaller coverage"
+            )
+        return factor
 
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
         """Where the spread comes from, as a pandas frame of *variances*, in the target's units squared.
@@ -147,6 +222,9 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             self, X, y, reset=reset, multi_output=True, y_numeric=True, dtype=[np.float64, np.float32],
             allow_nd=self.net is not None,
         )  # fmt: skip
+
+    def _check_y(self, y: Any) -> np.ndarray:
+        return _check_y(y, multi_output=True, y_numeric=True, estimator=self)
 
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
         columns = y.astype(np.float64).reshape(len(y), -1)
@@ -179,12 +257,14 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             "target_scale": self.target_scale_.tolist(),
             "flat_target": self._flat,
             "task": self.task_,
+            "calibration": getattr(self, "calibration_", None),
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.target_loc_ = np.asarray(state["target_loc"])
         self.target_scale_ = np.asarray(state["target_scale"])
         self._flat = state["flat_target"]
+        self.calibration_ = checked_scores(state.get("calibration"), len(self.target_loc_))
         self.task_, self.n_targets_ = state["task"], len(self.target_loc_)
 
     def _names(self) -> dict[str, list[str] | None]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bedl.errors import BEDLError, ModelFileError
 from bedl.estimators.claims import check_claims
-from bedl.files import refuse_unwritable, write_atomically
+from bedl.files import in_order, refuse_unwritable, write_atomically
 from bedl.objectives import PAC, HyperPrior, Sum
 from bedl.training.checkpoint import checksum
 
@@ -45,6 +45,7 @@ def save(estimator: Any, path: Path, overwrite: bool) -> Path:
         "n_features_in": int(estimator.n_features_in_),
         "feature_names_in": None if names is None else [str(name) for name in names],
         "target_names": estimator.target_names_,
+        "encoder": None if estimator.encoder_ is None else estimator.encoder_.to_dict(),
         "dtype": estimator.dtype_,
         "n_seen": float(estimator.n_seen_),
         "built": {"method": estimator.built_[0], "options": _as_json(estimator.built_[1])},
@@ -54,7 +55,7 @@ def save(estimator: Any, path: Path, overwrite: bool) -> Path:
     text = json.dumps(content)
     header = {"format": FORMAT, "schema": str(SCHEMA), "bedl": _version(), "model": text}
     header["sha256"] = checksum(tensors, text)
-    write_atomically(path, safetensors.torch.save(tensors, header))
+    write_atomically(path, in_order(safetensors.torch.save(tensors, header)))
     return path
 
 
@@ -74,6 +75,10 @@ def _as_json(value: Any) -> Any:
         return {"tuple": [int(item) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _as_json(item) for key, item in value.items()}}
+    if isinstance(value, dict) and all(
+        isinstance(item, (bool, int, float, str)) for pair in value.items() for item in pair
+    ):
+        return {"pairs": [list(pair) for pair in value.items()]}
     if isinstance(value, Sum):
         terms = [_as_json(term) for term in value.terms]
         return {"sum": terms} if all("objective" in term for term in terms) else {"missing": repr(value)}
@@ -126,9 +131,22 @@ def _restored(cls: type, content: dict[str, Any], given: dict[str, Any], path: P
         estimator.feature_names_in_ = np.asarray(content["feature_names_in"], dtype=object)
     estimator.target_names_, estimator.dtype_ = content["target_names"], content["dtype"]
     estimator.n_seen_, estimator.history_ = content["n_seen"], []
+    estimator.encoder_ = _encoder(content)
     estimator._set_state(content)
     estimator.built_ = _built(content, given, path)
     return estimator
+
+
+def _encoder(content: dict[str, Any]) -> Any:
+    """How tables with text or missing values are read; None for numbers, which earlier versions took alone."""
+    if content.get("encoder") is None:
+        return None
+    from bedl.data.features import FeatureEncoder
+
+    encoder = FeatureEncoder.from_dict(content["encoder"])
+    if [len(encoder.feature_names)] != list(content["input_shape"]):
+        raise ValueError(f"{len(encoder.feature_names)} features for an input of shape {content['input_shape']}")
+    return encoder
 
 
 def _damaged(path: Path, error: Exception) -> ModelFileError:
@@ -190,6 +208,8 @@ def _from_json(value: Any) -> Any:
         return tuple(value["tuple"])
     if "dict" in value:
         return {key: _from_json(item) for key, item in value["dict"].items()}
+    if "pairs" in value:
+        return dict(value["pairs"])
     if "sum" in value:
         return Sum(*(_from_json(term) for term in value["sum"]))
     if "objective" in value:

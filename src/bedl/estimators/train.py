@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.estimators.inputs import Inputs
 from bedl.estimators.recipe import Recipe
 from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
 from bedl.training.data import Points, stream_seed
+from bedl.training.history import History
+from bedl.training.stacked import is_known
 
 __all__ = ["partial_train", "train"]
 
 TrainAndHeldOut = tuple[Points, Points | None]
 _TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
+_ALONE = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
+_HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by batch
 
 
 def train(
@@ -37,7 +40,7 @@ def train(
         a row per member and epoch: member, epoch, loss, val_nll
     """
     seeds = [stream_seed(seed, number) for number in range(len(members))]
-    if _together(members, parts[0][0]):
+    if _together(estimator, members, parts[0][0]):
         try:
             return _as_one(estimator, members, parts, plan, seeds)
         except RuntimeError as error:  # vmap's own; nothing has been changed
@@ -66,11 +69,17 @@ def train(
     return rows
 
 
-def _together(members: Sequence[nn.Module], points: Points) -> bool:
+def _together(estimator: Any, members: Sequence[Any], points: Points) -> bool:
     inputs = points.x
     small = isinstance(inputs, Inputs) and inputs.X.size <= _TOGETHER
-    normed = any(isinstance(module, _BatchNorm) for module in members[0].modules())
-    return len(members) > 1 and small and not normed
+    if not small or any(isinstance(module, _BatchNorm) for module in members[0].modules()):
+        return False
+    if len(members) > 1:
+        return True
+    # a small network by itself is a run of one replica: the same numbers, and less around them
+    size = sum(parameter.numel() for parameter in members[0].parameters())
+    few = size <= _ALONE and inputs.X.size <= _HELD
+    return few and estimator.compile in (False, "auto") and inputs.noise is None and is_known(members[0])
 
 
 def _as_one(
@@ -78,6 +87,8 @@ def _as_one(
 ) -> list[dict]:
     held = [out for _, out in parts]
     stopping = None not in held
+    place = _place(estimator, "together" if len(members) > 1 else "")
+    log = [] if place is None else [History(Path(place.directory) / "history.jsonl")]
     result = fit_replicas(
         members,
         [points for points, _ in parts],
@@ -88,9 +99,9 @@ def _as_one(
         validation=held if stopping else None,
         early_stopping=EarlyStopping(plan.patience) if stopping else None,
         seeds=seeds,
-        checkpoint=_place(estimator, "together"),
+        checkpoint=place,
         resume=estimator.resume if estimator.checkpoint is not None else "auto",
-        callbacks=tuple(estimator.callbacks),
+        callbacks=(*estimator.callbacks, *log),
         progress=bool(estimator.verbose),
         device=estimator._device(),
     )

@@ -7,6 +7,7 @@ form takes its place.
 from bedl.heads.base import Evidence, Head, head_of, serves
 from bedl.heads.beta import Beta, BetaPredictive
 from bedl.heads.dirichlet import Dirichlet
+from bedl.heads.expected import ExpectedMeanVariance, ExpectedSoftmax
 from bedl.heads.gamma import CountPredictive, Gamma
 from bedl.heads.mean_variance import MeanVariance
 from bedl.heads.normal import Normal
@@ -28,6 +29,8 @@ __all__ = [
     "Normal",
     "Sampled",
     # those of ordinary networks, without evidence
+    "ExpectedMeanVariance",
+    "ExpectedSoftmax",
     "MeanVariance",
     "Softmax",
 ]

@@ -30,6 +30,8 @@ class Head(nn.Module):
         n_outputs: how many outputs of the network it reads.
         samples: draws of f for each point.
         scaled_targets: whether targets are to be scaled to mean 0 and variance 1 before they are learned.
+        dim: the dimension of the network's outputs that the head reads: the last, or 1 for maps with channels first.
+            Predictions have it last, always: (n, height, width, …).
 
     Example:
         >>> import torch
@@ -48,6 +50,7 @@ class Head(nn.Module):
     n_outputs: int
     samples: int = 100
     scaled_targets: ClassVar[bool] = False
+    dim: int = -1
 
     # -- what a subclass says ----------------------------------------------------------------------
     def given(self, f: Tensor) -> Predictive:
@@ -85,6 +88,24 @@ class Head(nn.Module):
         if y.shape[: len(batch)] != batch:
             raise ValueError(f"{self}: targets of shape {tuple(y.shape)} do not fit outputs for {tuple(batch)} points")
         return y
+
+    def counted(self, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Targets with a stand-in where they are not to count, and how much each counts; None: all the same.
+
+        y shape: as targets, weight shape: (n,) or (*batch) -> as y, (n,) or (*batch)
+        """
+        return y, weight
+
+    def targets_last(self, y: Tensor, n_dims: int) -> Tensor:
+        """Targets that have as many dimensions as the outputs, with those of a point along the last one."""
+        return y.movedim(self.dim, -1) if self.dim != -1 and y.ndim == n_dims else y
+
+    def doubts(self, y: Tensor) -> str | None:
+        """A sentence on targets that the head can hardly learn as they are, and what to do; None if there is nothing.
+
+        y shape: as targets
+        """
+        return None
 
     def prepare(self, y: Tensor) -> None:
         """Look at the targets once, before training: where they lie, say. Most heads need not. y shape: as targets"""
@@ -136,19 +157,38 @@ class Head(nn.Module):
         return loc + std * torch.randn((self.samples, *loc.shape), dtype=loc.dtype, device=loc.device)
 
     # -- what all heads check ----------------------------------------------------------------------
-    def check_outputs(self, f: Moments | Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances in one precision, at least float32. shapes: (*batch, n_outputs)"""
-        f = as_moments(f)
-        if f.ndim == 0 or f.shape[-1] != self.n_outputs:
-            last = f.shape[-1] if f.ndim else "none"
-            raise ValueError(
-                f"{self}: needs {self.n_outputs} network outputs along the last dimension, got {last} "
-                f"(shape {tuple(f.shape)}); the network's last layer should have {self.n_outputs} outputs"
+    def check_outputs(self, f: Moments | Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
+        """Means and variances in one precision, at least float32, the head's dimension last.
+
+        Args:
+            f: moments of the network's outputs.
+            dim: where outputs lie, the head's own dimension by default; draws have them last.
+
+        Returns:
+            shapes: (*batch, n_outputs)
+        """
+        if not isinstance(f, (Moments, Tensor)):
+            raise TypeError(
+                f"{self}: the network returns a {type(f).__name__}, and a head takes Moments or a tensor. Say which of "
+                "its outputs is meant, BEDL(net, head, output=…), or let its forward return that alone"
             )
-        return f.loc.to(f.variance.dtype), f.variance
+        f, dim = as_moments(f), self.dim if dim is None else dim
+        there = -f.ndim <= dim < f.ndim
+        if not there or f.shape[dim] != self.n_outputs:
+            found, along = f.shape[dim] if there else "none", "the last dimension" if dim == -1 else f"dimension {dim}"
+            remedy = f"the network's last layer should have {self.n_outputs} outputs"
+            if dim == -1 and f.ndim > 2 and f.shape[1] == self.n_outputs:
+                remedy = f"for channels first: {type(self).__name__}(…, dim=1)"
+            raise ValueError(
+                f"{self}: needs {self.n_outputs} network outputs along {along}, got {found} "
+                f"(shape {tuple(f.shape)}); {remedy}"
+            )
+        loc, variance = (f.loc, f.variance) if dim == -1 else (f.loc.movedim(dim, -1), f.variance.movedim(dim, -1))
+        return loc.to(variance.dtype), variance
 
     def as_columns(self, y: Tensor, batch: torch.Size, n_targets: int) -> Tensor:
         """Targets with an axis of their own, which a single one may come without. shape: (*batch, n_targets)"""
+        y = self.targets_last(y, len(batch) + 1)
         if n_targets == 1 and y.shape == batch:
             y = y[..., None]
         if y.shape != (*batch, n_targets):

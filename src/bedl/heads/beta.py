@@ -45,6 +45,7 @@ class Beta(Head):
     Args:
         n_labels: number of labels L, at least 1. The network needs 2 L outputs: first all f_a, the log evidence for
             yes, then all f_b, that for no.
+        dim: the dimension that outputs and labels lie along: 1 for maps with channels first.
 
     Example:
         >>> import torch
@@ -57,11 +58,11 @@ class Beta(Head):
         (tensor([0.4543]), tensor([0.9086]))
     """
 
-    def __init__(self, n_labels: int = 1):
+    def __init__(self, n_labels: int = 1, dim: int = -1):
         super().__init__()
         if n_labels < 1:
             raise ValueError(f"Beta: n_labels must be at least 1, not {n_labels}")
-        self.n_labels = n_labels
+        self.n_labels, self.dim = n_labels, dim
 
     @property
     def n_outputs(self) -> int:  # type: ignore[override]
@@ -125,6 +126,7 @@ class Beta(Head):
         return dirichlet_kl(torch.logaddexp(pairs, pairs.new_tensor(LOG_FLOOR))).sum(-1)
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
+        y = self.targets_last(y, len(batch) + 1)
         if self.n_labels == 1 and y.shape == batch:
             y = y[..., None]
         if y.shape != (*batch, self.n_labels):

@@ -40,6 +40,7 @@ class Gamma(Head):
     Args:
         n_targets: number of targets D. The network needs 2 D outputs: first all f1, then all f2.
         prior_mean: mean of the prior of lambda, in units of the level: an exponential law, Gamma(1, mean), for `kl`.
+        dim: the dimension that the outputs, and several targets, lie along: 1 for maps with channels first.
 
     Example:
         >>> import torch
@@ -55,13 +56,13 @@ class Gamma(Head):
     log_level: Tensor
     log_knee: Tensor
 
-    def __init__(self, n_targets: int = 1, prior_mean: float = 1.0):
+    def __init__(self, n_targets: int = 1, prior_mean: float = 1.0, dim: int = -1):
         super().__init__()
         if n_targets < 1:
             raise ValueError(f"Gamma: n_targets must be at least 1, not {n_targets}")
         if not 0 < prior_mean < math.inf:
             raise ValueError(f"Gamma: prior_mean must be positive, not {prior_mean}")
-        self.n_targets = n_targets
+        self.n_targets, self.dim = n_targets, dim
         self.prior_mean = prior_mean
         self.register_buffer("log_level", torch.zeros(n_targets))
         self.register_buffer("log_knee", torch.full((n_targets,), KNEE))
@@ -75,8 +76,11 @@ class Gamma(Head):
         return f"n_targets={self.n_targets}"
 
     def prepare(self, y: Tensor) -> None:
-        """Start from the mean of the targets, and take their range for that of the mean. y shape: (n, D) or (n,)"""
-        counts = self.check_targets(y, y.shape[:1]).double()
+        """Start from the mean of the targets, and take their range for that of the mean. y shape: as targets"""
+        if self.dim != -1 and self.n_targets > 1:
+            y = y.movedim(self.dim, -1)
+        counts = y.reshape(-1, self.n_targets)
+        counts = self.check_targets(counts, counts.shape[:1]).double()
         self.log_level.copy_(counts.mean(0).clamp_min(1e-3).log())
         self.log_knee.copy_(counts.amax(0).clamp_min(1.0).log() + 1)
 
@@ -101,8 +105,10 @@ class Gamma(Head):
         Returns:
             shape: (*batch)
         """
+        return self._divergence(self._outputs(f), evidence)
+
+    def _divergence(self, outputs: Outputs, evidence: Evidence) -> Tensor:
         self.only_all(evidence)
-        outputs = self._outputs(f)
         mean, _, _ = rate_moments(outputs)
         log_prior = self._log_prior(mean)
         log_mu = log_mean(outputs.m1, outputs.knee)  # the bend of the link between m1 - s1 and m1 + s1 is left out
@@ -115,10 +121,10 @@ class Gamma(Head):
 
     # -- for known f ---------------------------------------------------------------------------------
     def given(self, f: Tensor) -> CountPredictive:
-        return self.forward(f)
+        return CountPredictive(*(x[..., None] for x in self._outputs(f, -1)))
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
-        return self.kl(f, y, evidence)
+        return self._divergence(self._outputs(f, -1), evidence)
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         y = self.as_columns(y, batch, self.n_targets)
@@ -129,8 +135,8 @@ class Gamma(Head):
     def _log_prior(self, like: Tensor) -> Tensor:
         return self.log_level.to(like.dtype) + math.log(self.prior_mean)
 
-    def _outputs(self, f: Moments | Tensor) -> Outputs:
-        m, v = self.check_outputs(f)
+    def _outputs(self, f: Moments | Tensor, dim: int | None = None) -> Outputs:
+        m, v = self.check_outputs(f, dim)
         (m1, m2), (v1, v2) = m.split(self.n_targets, -1), v.split(self.n_targets, -1)
         level, knee = self.log_level.to(m.dtype), self.log_knee.to(m.dtype)
         return Outputs(m1 + level, v1, m2, v2, knee.expand(m1.shape))

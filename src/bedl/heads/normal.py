@@ -17,6 +17,7 @@ __all__ = ["Normal"]
 
 MOST_EVIDENCE, MOST_NOISE = math.log(2.0), math.log(10.0)  # log variances, of targets whose variance is 1
 SIGNAL = (0.02, 1.0)  # between which shares of the target's variance is explained
+FAR, TOO_FLAT = 30.0, 0.5  # mean or std of targets that are hardly reached; std, in smallest noises, that hides in it
 KNEE = 20.0  # exp goes on as a straight line from here: exp(20) is absurd as a variance of standardised targets
 
 
@@ -40,6 +41,7 @@ class Normal(Head):
         learn_beta: whether ``log_beta`` is a parameter (else a buffer, saved and moved all the same).
         prior_precision: ``a`` of the prior N(0, 1/a) of lambda, for `kl`.
         noise: ``"fixed"``, as in the paper, or ``"learned"``.
+        dim: the dimension that the outputs, and several targets, lie along: 1 for maps with channels first.
 
     Example:
         >>> import torch
@@ -62,6 +64,7 @@ class Normal(Head):
         learn_beta: bool = False,
         prior_precision: float = 1.0,
         noise: Literal["fixed", "learned"] = "fixed",
+        dim: int = -1,
     ):
         super().__init__()
         if n_targets < 1:
@@ -71,7 +74,7 @@ class Normal(Head):
         beta = (100.0 if noise == "fixed" else 1e4) if beta is None else beta
         if not 0 < beta < math.inf or not 0 < prior_precision < math.inf:
             raise ValueError(f"Normal: beta and prior_precision must be positive, got {beta} and {prior_precision}")
-        self.n_targets = n_targets
+        self.n_targets, self.dim = n_targets, dim
         self.learn_beta = learn_beta
         self.prior_precision = prior_precision
         self.noise = noise
@@ -101,6 +104,36 @@ class Normal(Head):
             "" if self.noise == "fixed" else ", noise='learned'"
         )
         return f"n_targets={self.n_targets}, beta={self.log_beta.exp().item():.4g}{learned}"
+
+    def doubts(self, y: Tensor) -> str | None:
+        """Whether the targets are far from mean 0 and variance 1, which the head takes them to have.
+
+        y shape: (n, D) or (n,)
+
+        Example:
+            >>> print(Normal(1).doubts(torch.tensor([1e5, 2e5, 3e5])))
+            the targets have mean 2e+05 and standard deviation 8.16e+04, and Normal expects about 0 and 1: they may
+            never be reached. Train on (y - y.mean()) / y.std() and take predictions back with prediction.rescale(mean,
+            std); bedl.BEDLRegressor does both
+        """
+        columns = y.detach().float().reshape(len(y), -1)
+        mean, std = columns.mean(0).abs().amax().item(), columns.std(0, correction=0)
+        varied = std[std > 0]
+        if not len(varied) or not math.isfinite(mean):
+            return None
+        floor = 0.0 if self.learn_beta else math.exp(-self.log_beta.item() / 2)
+        smallest, largest = varied.min().item(), varied.max().item()
+        if max(mean, largest) > FAR:
+            spread, what = largest, "they may never be reached"
+        elif smallest < TOO_FLAT * floor:
+            spread, what = smallest, f"the noise is at least {floor:.3g} and would hide them"
+        else:
+            return None
+        return (
+            f"the targets have mean {mean:.3g} and standard deviation {spread:.3g}, and Normal expects about 0 and 1: "
+            f"{what}. Train on (y - y.mean()) / y.std() and take predictions back with prediction.rescale(mean, std); "
+            "bedl.BEDLRegressor does both"
+        )
 
     # -- closed forms --------------------------------------------------------------------------------
     def forward(self, f: Moments | Tensor) -> NormalPredictive:
@@ -156,12 +189,12 @@ class Normal(Head):
 
     # -- for known f ---------------------------------------------------------------------------------
     def given(self, f: Tensor) -> NormalPredictive:
-        mean, zero, log_evidence, log_noise = self._split(f)
+        mean, zero, log_evidence, log_noise = self._split(f, -1)
         return NormalPredictive(mean, log_noise.exp(), soft_exp(log_evidence), zero)
 
     def divergence(self, f: Tensor, y: Tensor | None, evidence: Evidence) -> Tensor:
         self.only_all(evidence)
-        mean, _, log_evidence, _ = self._split(f)
+        mean, _, log_evidence, _ = self._split(f, -1)
         return self._normal_kl(mean, soft_exp(log_evidence), log_evidence).sum(-1)
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
@@ -169,9 +202,9 @@ class Normal(Head):
             raise TypeError(f"{self}: targets must be floating point, not {y.dtype}; convert them with y.float()")
         return self.as_columns(y, batch, self.n_targets)
 
-    def _split(self, f: Moments | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _split(self, f: Moments | Tensor, dim: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance of f1, log E exp f2, and the logarithm of the noise. shapes: (*batch, D)"""
-        m, v = self.check_outputs(f)
+        m, v = self.check_outputs(f, dim)
         _, *logs = (m + 0.5 * v).split(self.n_targets, -1)
         m1, v1 = m[..., : self.n_targets], v[..., : self.n_targets]
         if self.noise == "fixed":

@@ -50,6 +50,11 @@ class Sampled(Head):
         return self.head.n_outputs
 
     @property
+    def dim(self) -> int:  # type: ignore[override]
+        """Where the head reads."""
+        return self.head.dim
+
+    @property
     def complexity(self) -> float | Tensor:
         return self.head.complexity
 
@@ -64,6 +69,15 @@ class Sampled(Head):
 
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         return self.head.check_targets(y, batch)
+
+    def counted(self, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.head.counted(y, weight)
+
+    def targets_last(self, y: Tensor, n_dims: int) -> Tensor:
+        return self.head.targets_last(y, n_dims)
+
+    def doubts(self, y: Tensor) -> str | None:
+        return self.head.doubts(y)
 
     def prepare(self, y: Tensor) -> None:
         self.head.prepare(y)

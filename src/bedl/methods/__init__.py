@@ -12,7 +12,7 @@ from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.ensemble import Ensemble
 from bedl.methods.registry import Problem, register
-from bedl.methods.stack import Stack
+from bedl.methods.stack_base import Stack
 from bedl.objectives import Batch
 
 for _found in pkgutil.iter_modules(__path__):

@@ -5,6 +5,7 @@ Training, replicas, ensembles, estimators, export and benches ask for what stand
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,6 +17,8 @@ from bedl.nn import refuse_frozen
 from bedl.objectives import Batch
 
 if TYPE_CHECKING:
+    from bedl.heads import Head
+    from bedl.objectives import Sum
     from bedl.predictive import Predictive
 
 __all__ = ["Learning", "Method"]
@@ -30,7 +33,8 @@ class Method(nn.Module):
       padding considered. A loss that is a *function* of means, such as a root, is written as `statistics(batch)`, the
       means, and `combine(statistics, n_train)`, the function: so it is exact over several processes and accumulated
       batches, too.
-    - **by itself**, with `fit(x, y)`, where there are no gradient steps.
+    - **by itself**, with `fit(x, y)`, where there are no gradient steps; with `fit(x, y, weight)`, if points may count
+      differently.
     - **in its members**, which learn independently of each other.
 
     Everything else has a default.
@@ -117,6 +121,11 @@ class Method(nn.Module):
         """Whether losses of parts of a batch may be averaged; not so under a root."""
         return type(self).combine is Method.combine
 
+    @property
+    def parts(self) -> tuple[nn.Module, Head, Sum] | None:
+        """Network, head and objective, where the loss is that objective of those two; None: where it is not."""
+        return None
+
     def conclude(self, batches: Iterable[Batch]) -> None:
         """Called once when the steps have been taken, without gradients, with the points of the training set in parts:
         for what follows from the trained network in closed form, such as a posterior of its last layer.
@@ -133,6 +142,11 @@ class Method(nn.Module):
         raise TypeError(f"{type(self).__name__} learns {self.learns}: train it with bedl.fit(method, (x, y), …)")
 
     @property
+    def takes_weights(self) -> bool:
+        """Whether a method that learns by itself knows how much each point counts."""
+        return "weight" in inspect.signature(self.fit).parameters
+
+    @property
     def members(self) -> Sequence[Method]:
         """The methods that learn: this one, unless it is made of several."""
         return [self]
@@ -143,18 +157,34 @@ class Method(nn.Module):
         """In how many parts the points are cut: member i learns without fold ``i % folds``. 0: in none."""
         return 0
 
+    @property
+    def held_folds(self) -> int:
+        """How many of the folds a member learns without: those from this number on are learned from by all."""
+        return self.folds
+
     def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> None:
         """Called once when the members have learned, with all points and the number of each one's fold.
 
         Args:
             x: shape (n, *input)
-            y: shape (n, D)
+            y: shape (n, D), or (n,) for classes
             fold: shape (n,)
             weight: how much each point counts; None: all the same. shape: (n,)
         """
 
+    def summary(self) -> str:
+        """What was learned, in a few words, for people; "" where there is nothing to say."""
+        return ""
+
     def interval_factor(self, coverage: float) -> Tensor | None:
-        """How many standard deviations about the mean hold a target with this probability, as seen on points that
-        were held out. None: nothing was held out for it. shape: (D,)
+        """How many spreads about the mean hold a target with this probability, as seen on points that were held out.
+        None: nothing was held out for it. shape: (D,)
         """
         return None
+
+    def interval_spread(self, prediction: Any) -> Tensor:
+        """What `interval_factor` counts in: the standard deviation, unless held-out points were measured otherwise.
+
+        prediction: what this method predicted, in any units -> shape (n, D)
+        """
+        return prediction.std

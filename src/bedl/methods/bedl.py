@@ -5,7 +5,7 @@ M. Haussmann, S. Gerwinn, M. Kandemir, "Bayesian Evidential Deep Learning with P
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn import warn_if_deterministic
+from bedl.nn.calling import Output, outputs_of
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
+from bedl.objectives.perturbations import Perturbation, varied
 
 if TYPE_CHECKING:
     from bedl.heads import Head
@@ -28,10 +30,15 @@ class BEDL(Method):
     """A network with Gaussian weights, a head and what is minimised.
 
     Args:
-        net: a tensor or Moments in, Moments of shape (n, head.n_outputs) out.
+        net: a tensor or Moments in, Moments of shape (n, head.n_outputs) out. Several inputs are passed as it takes
+            them: a tuple by place, a dict by name.
         head: `Dirichlet` for classes, `Normal` for real targets.
         regularizer: added to the marginal likelihood: `PAC()` as in the paper (BEDL+Reg), `HyperPrior()`
             (BEDL-Hyper), several with ``+``, or None (plain BEDL).
+        augment: varies the inputs of each batch that it learns from, ``(x, generator) -> x``, without changing what
+            they show, such as `bedl.objectives.image_copies.jittered`. What is predicted for is left as it is.
+        output: which of the network's outputs the head reads, if there are several: a name, a number, or a function of
+            what the network gives. By default ``logits``, as Hugging Face's models have it, or the only one.
 
     Example:
         >>> import torch
@@ -47,33 +54,54 @@ class BEDL(Method):
         torch.Size([5, 3])
     """
 
-    def __init__(self, net: nn.Module, head: Head, regularizer: Objective | Sum | None = _PAPER):
+    def __init__(
+        self,
+        net: nn.Module,
+        head: Head,
+        regularizer: Objective | Sum | None = _PAPER,
+        augment: Perturbation | None = None,
+        *,
+        output: Output = None,
+    ):
         super().__init__()
         warn_if_deterministic(net, type(self).__name__)
-        self.net, self.head = net, head
+        self.net, self.head, self.augment, self.output = net, head, augment, output
         self.objective = Sum(MarginalLikelihood()) if regularizer is None else MarginalLikelihood() + regularizer
 
-    def forward(self, x: Tensor | Moments) -> Predictive:
-        return self.head(self.net(x))
+    def forward(self, x: Any) -> Predictive:
+        return self.head(self.outputs(x))
+
+    def outputs(self, x: Any) -> Moments:
+        """What the head reads. x: shape (n, *input), or several; result: shape (n, n_outputs)"""
+        return outputs_of(self.net, x, self.output)
 
     @property
     def additive(self) -> bool:
         return self.objective.additive
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
-        """Draw perturbed copies, if the objective looks at some."""
+        """Vary the inputs if asked to, and draw perturbed copies if the objective looks at some."""
+        if self.augment is not None and batch.perturbed is None:
+            batch = batch._replace(x=varied(batch.x, self.augment, generator))
         return self.objective.prepare(batch, generator)
 
     @property
     def prepares_many(self) -> bool:
-        return self.objective.prepares_many
+        return self.augment is None and self.objective.prepares_many
+
+    @property
+    def parts(self) -> tuple[nn.Module, Head, Sum] | None:
+        own = all(
+            getattr(type(self), name) is getattr(BEDL, name) for name in ("loss", "prepare", "statistics", "combine")
+        )
+        return (self.net, self.head, self.objective) if own and self.output is None else None
 
     def statistics(self, batch: Batch) -> Tensor:
         """What the objective averages over points. shape: (n_terms,)"""
-        return self.objective.statistics(self.net, self.head, batch)
+        return self.objective.statistics(self.net, self.head, batch, self.output)
 
     def combine(self, statistics: Tensor, n_train: int | Tensor) -> Tensor:
         return self.objective.combine(statistics, n_train)
 
     def extra_repr(self) -> str:
-        return f"objective={self.objective!r}"
+        return f"objective={self.objective!r}" + ("" if self.output is None else f", output={self.output!r}")

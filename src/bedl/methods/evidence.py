@@ -15,12 +15,13 @@ from torch import nn
 
 from bedl.heads import head_of
 from bedl.methods.bedl import BEDL
+from bedl.methods.images import are_images, for_images
 from bedl.methods.networks import gaussian_network, hidden_layers
 from bedl.methods.registry import Problem, Training, register
 from bedl.nn import GaussianLayer
 from bedl.nn.columns import Columns, WithShortcut
 from bedl.objectives import Known, Unknown, WeightPrior
-from bedl.objectives.perturbations import around_and_beyond
+from bedl.objectives.perturbations import IMAGE, Perturbation, around_and_beyond
 
 __all__: list[str] = []
 
@@ -56,12 +57,17 @@ def evidence(
     """
     options = {"noise": "learned"} if problem.task == "regression" else {}
     head = head_of(problem.task, problem.n_targets, **options)
-    table = problem.net is None and len(problem.input_shape) == 1
+    table = problem.net is None and len(problem.input_shape) == 1 and problem.image_shape is None
     embedding = embedding if problem.input_shape[0] <= MANY_COLUMNS else 0
     columns = Columns(problem.input_shape[0], size=embedding, frequency=frequency) if table else None
     net = gaussian_network(problem, head.n_outputs) if columns is None else _behind(columns, problem, head.n_outputs)
-    copies = around_and_beyond if len(problem.input_shape) == 1 else None
-    return BEDL(net, head, Known(known) + Unknown(unknown, copies) + WeightPrior(weight_prior))
+    return BEDL(net, head, Known(known) + Unknown(unknown, _copies(problem)) + WeightPrior(weight_prior))
+
+
+def _copies(problem: Problem) -> Perturbation | None:
+    if are_images(problem):
+        return for_images(IMAGE, problem)
+    return around_and_beyond if len(problem.input_shape) == 1 else None  # None: what is to be done is said later
 
 
 def _behind(columns: Columns, problem: Problem, n_outputs: int) -> nn.Sequential:

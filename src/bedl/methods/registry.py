@@ -51,6 +51,9 @@ class Problem:
         net: a network of the user's own in their place: a module, or a function (n_features, n_outputs) -> module.
         front: makes what stands in front of the network, such as a scaling of the inputs; None: nothing.
         noisy: whether the inputs come with variances of their own.
+        steps: whether it has to learn by steps: little by little, in an ensemble of the user's own, or stopped early.
+        image_shape: of images whose pixels are the columns, (height, width) or (channels, height, width); None: the
+            columns are no pixels.
     """
 
     task: str
@@ -61,6 +64,8 @@ class Problem:
     net: Any = None
     front: Callable[[], nn.Module] | None = None
     noisy: bool = False
+    steps: bool = False
+    image_shape: tuple[int, ...] | None = None
 
 
 Build = Callable[..., Method]

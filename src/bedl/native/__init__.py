@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from bedl.native import _training as training
 from bedl.native._kernels import is_built
 from bedl.native._operators import clocks, clocks_and_slopes, rectified, rectified_gradients
 
-__all__ = ["clocks", "clocks_and_slopes", "is_built", "rectified", "rectified_gradients", "suits"]
+__all__ = ["clocks", "clocks_and_slopes", "is_built", "rectified", "rectified_gradients", "suits", "training"]
 
 
 def suits(*tensors: Tensor, many: int = 0) -> bool:

@@ -20,15 +20,24 @@ _SIGNATURES = {
     "bedl_rectified": [_COUNT, *[_POINTER] * 5, _NUMBER, _NUMBER],
     "bedl_rectified_gradients": [_COUNT, *[_POINTER] * 8, _NUMBER, _NUMBER],
     "bedl_clocks": [*[_COUNT] * 4, *[_POINTER] * 8],
+    # a training step, see `_training`
+    "bedl_weights": [*[_COUNT] * 3, *[_POINTER] * 5],
+    "bedl_weights_gradients": [*[_COUNT] * 3, *[_POINTER] * 7],
+    "bedl_norms": [_COUNT, _COUNT, _POINTER, _POINTER],
+    "bedl_adam": [_COUNT, _COUNT, _POINTER, _POINTER, *[_NUMBER] * 4, *[_POINTER] * 4],
+    "bedl_columns": [*[_COUNT] * 6, *[_POINTER] * 6],
+    "bedl_columns_gradients": [*[_COUNT] * 6, *[_POINTER] * 9],
+    "bedl_normal_loss": [*[_COUNT] * 5, _NUMBER, _NUMBER, *[_POINTER] * 8],
 }
 
 
 def _load() -> ctypes.CDLL | None:
-    source = Path(__file__).with_name("kernels.c")
-    if os.environ.get("BEDL_NATIVE") == "0" or sys.byteorder != "little" or not source.exists():
+    room = Path(__file__).parent
+    if os.environ.get("BEDL_NATIVE") == "0" or sys.byteorder != "little":
         return None
     # The file's name tells what it was built from: one from another version, with other arguments, is never called.
-    path = source.with_name(f"kernels-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so")
+    text = b"".join(path.read_bytes() for path in sorted(room.glob("*.[ch]")))
+    path = room / f"kernels-{hashlib.sha256(text).hexdigest()[:12]}.so"
     try:
         library = ctypes.CDLL(str(path))  # PyTorch is loaded by now, and with it the threads that the kernels ask for
         for name, arguments in _SIGNATURES.items():

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
+from bedl.nn.calling import call, count_points, has_parts, map_parts
 from bedl.nn.draws import seeded
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.modes import refuse_frozen, sampled
@@ -36,6 +37,7 @@ _CORRECTABLE = (
     layers.GaussianConvTranspose1d, layers.GaussianConvTranspose2d, layers.GaussianConvTranspose3d,
 )  # fmt: skip
 _DRAWN_AT_ONCE = 2**25  # weights: every data point draws its own
+_HELD_AT_ONCE, _CHANNELS = 2**27, 64  # values of a layer, which may have so many times as many as the input
 _NEWTON_STEPS = 20
 _REFINEMENTS = 10  # few, because stopping early is what keeps the factors close to each other
 
@@ -56,7 +58,8 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
 
     Args:
         net: a network with Gaussian layers that maps `x` to Moments (of a method, `method.net`).
-        x: some 100 inputs like those to predict for, as the network takes them; no labels. shape: (n, *input)
+        x: some 100 inputs like those to predict for, as the network takes them (several in a tuple or a dict); no
+            labels. shape: (n, *input)
         draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)).
         seed: of these draws; the global random state is left alone.
 
@@ -78,15 +81,15 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
     """
     if not any(isinstance(layer, GaussianLayer) for layer in net.modules()):
         raise BEDLError(f"correct_variances: {type(net).__name__} has no Gaussian layer; see bedl.bayesianize")
-    if not isinstance(x, (Tensor, Moments)):
+    if not isinstance(x, (Tensor, Moments)) and not has_parts(x):
         raise TypeError(f"correct_variances takes inputs as the network does, a tensor, not {type(x).__name__}")
-    if draws < 2 or len(x) < 1:
-        raise ValueError(f"correct_variances needs at least 2 draws and 1 input, not {draws} and {len(x)}")
+    if draws < 2 or count_points(x) < 1:
+        raise ValueError(f"correct_variances needs at least 2 draws and 1 input, not {draws} and {count_points(x)}")
     refuse_frozen(net, "correct_variances")
     remove_correction(net)
     try:
         with _evaluating(net):
-            with seeded(x.device, seed):
+            with seeded(next(net.parameters()).device, seed):
                 truth = _drawn_variances(net, x, draws)
             _fit_factors(net, x, truth, draws)
     except BaseException:
@@ -140,18 +143,23 @@ class _Spread:
 def _drawn_variances(net: nn.Module, x: Input, draws: int) -> Calls:
     """The two terms of the outputs' variance at each call of each layer. shapes: (n, *output)"""
     rows = max(1, _DRAWN_AT_ONCE // max((layer.weight_mean.numel() for _, layer in _correctable(net)), default=1))
-    parts = [_drawn_part(net, part, draws, rows) for part in x.split(rows)]
+    sizes: list[int] = []
+    map_parts(lambda part: sizes.append(part[0].numel()), x)
+    rows = max(1, min(rows, _HELD_AT_ONCE // (_CHANNELS * max(sizes))))
+    starts = range(0, count_points(x), rows)
+    parts = [_drawn_part(net, map_parts(lambda p, i=i: p[i : i + rows], x), draws, rows) for i in starts]  # type: ignore[misc]
     return {key: tuple(torch.cat(terms) for terms in zip(*(p[key] for p in parts), strict=True)) for key in parts[0]}
 
 
 def _drawn_part(net: nn.Module, x: Input, draws: int, rows: int) -> Calls:
     """The same for as many inputs as can draw their weights at once."""
-    rounds = math.ceil(draws / max(1, rows // len(x)))
+    n = count_points(x)
+    rounds = math.ceil(draws / max(1, rows // n))
     copies = math.ceil(draws / rounds)
     spreads: defaultdict[tuple[str, int], _Spread] = defaultdict(_Spread)
 
     def watch(key: tuple[str, int], layer: GaussianLayer, value: Input) -> None:
-        if value.shape[0] % (copies * len(x)):
+        if value.shape[0] % (copies * n):
             raise BEDLError(
                 f"correct_variances: the input of layer '{key[0]}' has shape {tuple(value.shape)}; its first axis must "
                 "be that of the data points"
@@ -165,7 +173,7 @@ def _drawn_part(net: nn.Module, x: Input, draws: int, rows: int) -> Calls:
     with sampled(net):
         for _ in range(rounds):
             with _watched(net, watch):
-                net(x.repeat(copies, *[1] * (x.dim() - 1)))
+                call(net, map_parts(lambda part: part.repeat(copies, *[1] * (part.dim() - 1)), x))
     return {key: spread.terms() for key, spread in spreads.items()}
 
 
@@ -193,7 +201,7 @@ def _fit_factors(net: nn.Module, x: Input, truth: Calls, draws: int) -> None:
         layer.covariance_factor = factor
 
     with _watched(net, fit):
-        net(x)
+        call(net, x)
 
 
 def fitted_factor(own: Tensor, independent: Tensor, true_own: Tensor, between: Tensor, draws: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -34,8 +35,9 @@ def make_weights_plain(layer: nn.Module) -> None:
         parametrizations: Any = layer.parametrizations
         own: Any = type(layer)  # which the layer that this one is a copy of has, too, and which is about to be changed
         layer.__class__ = type(own.__name__, own.__bases__, dict(vars(own)))
-        for name in list(parametrizations):
-            parametrize.remove_parametrizations(layer, name, leave_parametrized=True)
+        with torch.enable_grad():  # or a weight that is made of several would come back as no parameter
+            for name in list(parametrizations):
+                parametrize.remove_parametrizations(layer, name, leave_parametrized=True)
     for key, hook in list(layer._forward_pre_hooks.items()):
         if isinstance(hook, (WeightNorm, SpectralNorm)):
             hook.remove(layer)

@@ -7,6 +7,7 @@ from bedl.objectives.evidence import Known, Unknown
 from bedl.objectives.hyperprior import HyperPrior
 from bedl.objectives.likelihood import MarginalLikelihood
 from bedl.objectives.pac import PAC, VacuousBound
+from bedl.objectives.variational import EmpiricalPrior, ExpectedLikelihood
 from bedl.objectives.weight_prior import WeightPrior
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "Objective",
     "Sum",
     # the terms
+    "EmpiricalPrior",
+    "ExpectedLikelihood",
     "HyperPrior",
     "Known",
     "MarginalLikelihood",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.moments import Moments
+from bedl.nn.calling import Output, count_points, join_parts, outputs_of
 from bedl.objectives.batch import Batch
 
 if TYPE_CHECKING:
@@ -37,12 +38,21 @@ class ForwardPass:
             for: a head can share most of the work between the two.
         copies: set where the outputs for the copies will be asked for, too: whoever asks for those of the points first
             gets both of one pass, unless a layer of the network averages over the batch.
+        output: which of the network's outputs the head reads, see `bedl.nn.calling.pick`.
     """
 
     def __init__(
-        self, net: nn.Module, head: Head, batch: Batch, evidence: Evidence | None = None, copies: bool = False
+        self,
+        net: nn.Module,
+        head: Head,
+        batch: Batch,
+        evidence: Evidence | None = None,
+        copies: bool = False,
+        output: Output = None,
     ):
-        self.net, self.head, self.batch, self.evidence = net, head, batch, evidence
+        y, weight = head.counted(batch.y, batch.weight)
+        batch = batch._replace(y=y, weight=weight)
+        self.net, self.head, self.batch, self.evidence, self.output = net, head, batch, evidence, output
         self.together = copies and not any(isinstance(module, _BatchNorm) for module in net.modules())
         # not functools.cached_property: its lock stops torch.compile
         self._outputs: Moments | None = None
@@ -53,18 +63,21 @@ class ForwardPass:
     def outputs(self) -> Moments:
         """What the head reads, for `batch.x`. shape: (n, n_outputs)"""
         if self._outputs is None and self.together:
-            both = self.net(torch.cat([self.batch.x, self.batch.perturbed]))  # type: ignore[list-item]
-            self._outputs, self._perturbed = both.split(len(self.batch.x))
+            both = self._call(join_parts(self.batch.x, self.batch.perturbed))
+            self._outputs, self._perturbed = both.split(count_points(self.batch.x))
         elif self._outputs is None:
-            self._outputs = self.net(self.batch.x)
+            self._outputs = self._call(self.batch.x)
         return self._outputs
 
     @property
     def outputs_perturbed(self) -> Moments:
         """The same for `batch.perturbed`. shape: (n, n_outputs)"""
         if self._perturbed is None:
-            self._perturbed = self.net(self.batch.perturbed)
+            self._perturbed = self._call(self.batch.perturbed)
         return self._perturbed
+
+    def _call(self, x: Any) -> Moments:
+        return outputs_of(self.net, x, self.output)
 
     def log_marginal(self) -> Tensor:
         """log p(y_n | x_n). shape: (n,)"""
@@ -88,6 +101,7 @@ class Objective(abc.ABC):
     """One term of a training cost; a value without state. `a + b` is the sum of two."""
 
     additive: ClassVar[bool] = True
+    reads_outputs_only: ClassVar[bool] = False  # of the network it sees what that says, never the network itself
 
     @property
     def asks_divergence(self) -> Evidence | None:
@@ -178,12 +192,20 @@ class Sum:
             batch = term.prepare(batch, generator)
         return batch
 
-    def statistics(self, net: nn.Module, head: Head, batch: Batch) -> Tensor:
+    def statistics(self, net: nn.Module, head: Head, batch: Batch, output: Output = None) -> Tensor:
         """What each term averages over the points. shape: (n_terms,)"""
         asked = [term.asks_divergence for term in self.terms if term.asks_divergence is not None]
         copies = any(term.asks_copies for term in self.terms)
-        forward = ForwardPass(net, head, batch, asked[0] if asked else None, copies)
+        forward = ForwardPass(net, head, batch, asked[0] if asked else None, copies, output)
         return torch.stack([term.statistic(forward) for term in self.terms])
+
+    def of_outputs(self, head: Head, batch: Batch, outputs: Moments, perturbed: Moments | None) -> Tensor:
+        """The cost of one prepared batch, where all terms read outputs only and these are known. shape: ()"""
+        asked = [term.asks_divergence for term in self.terms if term.asks_divergence is not None]
+        forward = ForwardPass(nn.Identity(), head, batch, asked[0] if asked else None)
+        forward._outputs, forward._perturbed = outputs, perturbed
+        statistics = torch.stack([term.statistic(forward) for term in self.terms])
+        return self.combine(statistics, batch.n_train)
 
     def combine(self, statistics: Tensor, n_train: int | Tensor) -> Tensor:
         """The cost, of the means over all points. statistics: shape (n_terms,); result: shape ()"""

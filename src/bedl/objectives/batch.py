@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
-
-from bedl.moments import Moments
 
 __all__ = ["Batch"]
 
@@ -18,8 +17,9 @@ class Batch(NamedTuple):
     batch knows it by itself.
 
     Args:
-        x: inputs, plain or random. shape: (n, *input)
-        y: targets; classes as integers. shape: (n,) or (n, D)
+        x: inputs, plain or random; several in a tuple, for ``net(*x)``, or by name, for ``net(**x)``.
+            shape: (n, *input)
+        y: targets; classes as integers, or as shares. shape: (n,) or (n, D), of dense outputs (n, *places)
         n_train: how many points the training set has; a tensor where several sets are trained on at once. shape: ()
         weight: how much each point counts in means, 1 each if left out; of dense outputs, also each place.
             shape: (n,) or (n, *places)
@@ -33,11 +33,11 @@ class Batch(NamedTuple):
         tensor(2.)
     """
 
-    x: Tensor | Moments
+    x: Any
     y: Tensor
     n_train: int | Tensor
     weight: Tensor | None = None
-    perturbed: Tensor | Moments | None = None
+    perturbed: Any = None
     epoch: Tensor | None = None
 
     def ramp(self, epochs: float, start: float = 0.0) -> Tensor | float:
@@ -54,4 +54,5 @@ class Batch(NamedTuple):
         if weight.ndim < values.ndim:  # one weight for all places of a point
             weight = weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim)).expand(values.shape)
         # a point of weight 0 is padding: its value may be anything, infinite too
-        return values.where(weight > 0, 0.0).mul(weight).sum() / weight.sum()
+        # and of nothing else but padding the mean is 0
+        return values.where(weight > 0, 0.0).mul(weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)

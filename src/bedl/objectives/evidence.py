@@ -51,6 +51,8 @@ class Known(Objective):
     strength: float = 0.2
     observations: float = 2.0
 
+    reads_outputs_only: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         for name in ("strength", "observations"):
             value = getattr(self, name)
@@ -86,6 +88,7 @@ class Unknown(Objective):
     perturbation: Perturbation | None = None
 
     additive: ClassVar[bool] = False
+    reads_outputs_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.strength, Tensor) and not self.strength >= 0:

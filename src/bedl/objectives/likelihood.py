@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -28,6 +29,8 @@ class MarginalLikelihood(Objective):
         >>> MarginalLikelihood()(net, head, batch)  # an untrained bias of 0: log 3
         tensor(1.0986, grad_fn=...)
     """
+
+    reads_outputs_only: ClassVar[bool] = True
 
     def statistic(self, forward: ForwardPass) -> Tensor:
         return -forward.batch.mean(forward.log_marginal())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bedl.objectives.base import ForwardPass, Objective
 from bedl.objectives.batch import Batch
-from bedl.objectives.perturbations import Perturbation, with_copies
+from bedl.objectives.perturbations import Perturbation, takes_many, with_copies
 
 if TYPE_CHECKING:
     from bedl.heads import Head
@@ -55,6 +55,7 @@ class PAC(Objective):
     perturbation: Perturbation | None = None
 
     additive: ClassVar[bool] = False
+    reads_outputs_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -74,6 +75,10 @@ class PAC(Objective):
     @property
     def asks_divergence(self) -> Evidence | None:
         return self.evidence if self.on == "data" else None
+
+    @property
+    def prepares_many(self) -> bool:
+        return self.on == "data" or takes_many(self.perturbation)
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         return batch if self.on == "data" else with_copies(batch, self.perturbation, generator)
@@ -107,8 +112,8 @@ class PAC(Objective):
         """
         if (self.kl_scale, self.evidence, self.on, self.strength) != ("sum", "all", "data", 1.0):
             raise ValueError(f"only PAC(delta=…) with the paper's settings is a bound; {self!r} is a regulariser")
-        if len(batch.x) != batch.n_train:
-            raise ValueError(f"the bound is of all {batch.n_train} training points; this batch has {len(batch.x)}")
+        if len(batch.y) != batch.n_train:
+            raise ValueError(f"the bound is of all {batch.n_train} training points; this batch has {len(batch.y)}")
         forward = ForwardPass(net, head, batch)
         log_p = forward.log_marginal()  # shape: (N,)
         penalty = self.value(self.statistic(forward), batch.n_train)

@@ -16,13 +16,18 @@ from torch import Generator, Tensor
 
 from bedl.errors import BEDLError
 from bedl.moments import Moments
+from bedl.nn.calling import has_parts
 from bedl.objectives.batch import Batch
+from bedl.objectives.drawing import channel_range, draw_integer, draw_uniform
+from bedl.objectives.image_copies import cut_and_joined, erased, moved, noisy, turned, warped
 
 __all__ = [
     "IMAGE",
     "TABLE",
     "Perturbation",
     "around_and_beyond",
+    "as_images",
+    "each_of",
     "invert_contrast",
     "maximum_of_two",
     "one_of",
@@ -32,21 +37,11 @@ __all__ = [
     "shuffle_blocks",
     "smooth_blobs",
     "takes_many",
+    "varied",
     "with_copies",
 ]
 
 Perturbation = Callable[[Tensor, Generator | None], Tensor]
-
-
-def _rand(x: Tensor, *shape: int, generator: Generator | None) -> Tensor:
-    """Uniform numbers in [0, 1) where `x` is; drawn where the generator is."""
-    device = generator.device if generator is not None else x.device
-    return torch.rand(shape, generator=generator, device=device, dtype=x.dtype).to(x.device)
-
-
-def _randint(high: int, generator: Generator | None) -> int:
-    device = generator.device if generator is not None else torch.device("cpu")
-    return int(torch.randint(high, (), generator=generator, device=device))
 
 
 def shuffle_blocks(x: Tensor, generator: Generator | None = None, blocks: int = 4) -> Tensor:
@@ -70,11 +65,16 @@ def shuffle_blocks(x: Tensor, generator: Generator | None = None, blocks: int = 
     h, w = height // blocks, width // blocks
     inner = x[..., : h * blocks, : w * blocks]
     tiles = F.unfold(inner, (h, w), stride=(h, w))  # shape: (n, channels·h·w, blocks²)
-    order = _rand(x, n, 1, blocks * blocks, generator=generator).argsort(-1)
+    order = draw_uniform(x, n, 1, blocks * blocks, generator=generator).argsort(-1)
     tiles = tiles.gather(-1, order.expand_as(tiles))
     result = x.clone()
     result[..., : h * blocks, : w * blocks] = F.fold(tiles, inner.shape[-2:], (h, w), stride=(h, w))
     return result
+
+
+def shuffle_quarters(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """`shuffle_blocks` with two tiles per side: larger parts stay whole. x: shape (n, channels, height, width)"""
+    return shuffle_blocks(x, generator, blocks=2)
 
 
 def smooth_blobs(x: Tensor, generator: Generator | None = None, coarseness: tuple[int, int] = (3, 8)) -> Tensor:
@@ -86,13 +86,13 @@ def smooth_blobs(x: Tensor, generator: Generator | None = None, coarseness: tupl
         coarseness: least and greatest number of bumps per side.
     """
     n, channels, height, width = x.shape
-    low, high = _channel_range(x)
-    cells = coarseness[0] + _randint(coarseness[1] - coarseness[0] + 1, generator)
+    low, high = channel_range(x)
+    cells = coarseness[0] + draw_integer(coarseness[1] - coarseness[0] + 1, generator)
     # Only a sum of uniforms is needed: three are as good as normal here.
-    noise = _rand(x, 3, n, channels, cells, cells, generator=generator).sum(0) - 1.5
+    noise = draw_uniform(x, 3, n, channels, cells, cells, generator=generator).sum(0) - 1.5
     clouds = F.interpolate(noise, size=(height, width), mode="bicubic", align_corners=False)
-    sharpness = 1 + 14 * _rand(x, n, 1, 1, 1, generator=generator)
-    shift = _rand(x, n, 1, 1, 1, generator=generator) - 0.5
+    sharpness = 1 + 14 * draw_uniform(x, n, 1, 1, 1, generator=generator)
+    shift = draw_uniform(x, n, 1, 1, 1, generator=generator) - 0.5
     return low + (high - low) * torch.sigmoid(sharpness * (clouds + shift))
 
 
@@ -103,13 +103,13 @@ def maximum_of_two(x: Tensor, generator: Generator | None = None) -> Tensor:
         x: images. shape: (n, channels, height, width)
         generator: source of randomness.
     """
-    partner = x[_rand(x, len(x), generator=generator).argsort()]
+    partner = x[draw_uniform(x, len(x), generator=generator).argsort()]
     square = x.shape[-1] == x.shape[-2]
     turns = [lambda t: t.flip(-1), lambda t: t.flip(-2), lambda t: t.flip((-1, -2))]
     if square:
         turns += [lambda t: t.rot90(1, (-2, -1)), lambda t: t.rot90(3, (-2, -1)), lambda t: t.transpose(-1, -2)]
     own = [lambda t: t, *turns]
-    return torch.maximum(own[_randint(len(own), generator)](x), turns[_randint(len(turns), generator)](partner))
+    return torch.maximum(own[draw_integer(len(own), generator)](x), turns[draw_integer(len(turns), generator)](partner))
 
 
 def invert_contrast(x: Tensor, generator: Generator | None = None) -> Tensor:
@@ -123,7 +123,7 @@ def invert_contrast(x: Tensor, generator: Generator | None = None) -> Tensor:
         >>> invert_contrast(torch.tensor([0.0, 0.25, 1.0]).reshape(1, 1, 1, 3)).flatten()
         tensor([1.0000, 0.7500, 0.0000])
     """
-    low, high = _channel_range(x)
+    low, high = channel_range(x)
     return low + high - x
 
 
@@ -134,7 +134,7 @@ def permute_columns(x: Tensor, generator: Generator | None = None) -> Tensor:
         x: a table. shape: (*tables, n, columns)
         generator: source of randomness.
     """
-    return x.gather(-2, _rand(x, *x.shape, generator=generator).argsort(-2))
+    return x.gather(-2, draw_uniform(x, *x.shape, generator=generator).argsort(-2))
 
 
 def outside_range(x: Tensor, generator: Generator | None = None, reach: float = 1.0) -> Tensor:
@@ -149,16 +149,11 @@ def outside_range(x: Tensor, generator: Generator | None = None, reach: float = 
     """
     low, high = x.amin(0), x.amax(0)
     width = torch.where(high > low, high - low, 1.0)
-    distance = (0.05 + 0.95 * _rand(x, *x.shape, generator=generator)) * reach * width
-    up = _rand(x, *x.shape, generator=generator) < 0.5
-    score = _rand(x, *x.shape, generator=generator)
+    distance = (0.05 + 0.95 * draw_uniform(x, *x.shape, generator=generator)) * reach * width
+    up = draw_uniform(x, *x.shape, generator=generator) < 0.5
+    score = draw_uniform(x, *x.shape, generator=generator)
     chosen = (score < 0.5) | (score == score.amin(1, keepdim=True))
     return torch.where(chosen, torch.where(up, high + distance, low - distance), x)
-
-
-def _channel_range(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Least and greatest value of each channel over the batch. shapes: (1, channels, 1, 1)"""
-    return x.amin((0, 2, 3), keepdim=True), x.amax((0, 2, 3), keepdim=True)
 
 
 class one_of:
@@ -175,15 +170,52 @@ class one_of:
         self.kinds = kinds
 
     def __call__(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        return self.kinds[_randint(len(self.kinds), generator)](x, generator)
+        return self.kinds[draw_integer(len(self.kinds), generator)](x, generator)
 
     def __repr__(self) -> str:
-        return f"one_of({', '.join(getattr(kind, '__name__', repr(kind)) for kind in self.kinds)})"
+        return f"{type(self).__name__}({', '.join(getattr(kind, '__name__', repr(kind)) for kind in self.kinds)})"
+
+
+class each_of(one_of):
+    """A perturbation that does all of several, each with its share of the batch: the mean over a batch is steadier.
+
+    Example:
+        >>> each_of(permute_columns, outside_range)(torch.rand(5, 2), None).shape
+        torch.Size([5, 2])
+    """
+
+    def __call__(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        device = generator.device if generator is not None else torch.device("cpu")
+        order = torch.rand(len(self.kinds), generator=generator, device=device).argsort().tolist()
+        shares = zip(order, x.tensor_split(len(self.kinds)), strict=True)
+        return torch.cat([self.kinds[kind](share, generator) for kind, share in shares if len(share)])
+
+
+class as_images:
+    """A perturbation of images for rows of a table that are images: pixels as columns, channel by channel, row by row.
+
+    Args:
+        perturbation: of images.
+        shape: of one of them, (height, width) or (channels, height, width).
+
+    Example:
+        >>> as_images(invert_contrast, (2, 2))(torch.tensor([[0.0, 0.25, 0.5, 1.0]]), None)
+        tensor([[1.0000, 0.7500, 0.5000, 0.0000]])
+    """
+
+    def __init__(self, perturbation: Perturbation, shape: tuple[int, ...]):
+        self.perturbation, self.shape = perturbation, (1, *shape)[-3:]
+
+    def __call__(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        return self.perturbation(x.reshape(-1, *self.shape), generator).reshape(x.shape)
+
+    def __repr__(self) -> str:
+        return f"as_images({getattr(self.perturbation, '__name__', self.perturbation)!r}, {self.shape})"
 
 
 def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: float = 3.0) -> Tensor:
     """Rows that are no data, each of one of three kinds: near by, with noise of a random size, which reaches into gaps;
-    some columns anywhere, up to far outside; or columns that do not belong together.
+    some columns anywhere, up to far outside; or each column from another row.
 
     Args:
         x: a table, or several. shape: (*tables, n, columns)
@@ -191,19 +223,21 @@ def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: floa
         reach: how much of what is anywhere lies far outside: half of it beyond 0.58 · reach standard deviations.
     """
     row, table = (*x.shape[:-1], 1), x.shape
-    loc, std = x.mean(-2, keepdim=True), x.std(-2, correction=0, keepdim=True)
+    loc = x.mean(-2, keepdim=True)
+    std = (x - loc).square().mean(-2, keepdim=True).sqrt()
     std = torch.where(std > 0, std, 1.0)
-    rand = functools.partial(_rand, x, generator=generator)
-    size = torch.exp(math.log(0.1) + math.log(20.0) * rand(*row))
-    normal = torch.special.ndtri(rand(*table).clamp(1e-6, 1 - 1e-6))
-    near = x + size * normal * std
-    uniform = (2 * rand(*table) - 1) * 0.999
-    anywhere = loc + std * reach * uniform * torch.rsqrt(1 - uniform.square())
-    score = rand(*table)
-    far = torch.where((score < rand(*row)) | (score == score.amin(-1, keepdim=True)), anywhere, x)
-    mixed = permute_columns(x, generator) if x.shape[-1] > 1 else far
-    kind = rand(*row)
-    return torch.where(kind < 0.5, near, torch.where(kind < 0.75, far, mixed))
+    rand = functools.partial(draw_uniform, x, generator=generator)
+    kind, size, share = rand(*row), torch.exp(math.log(0.1) + math.log(20.0) * rand(*row)), rand(*row)
+    uniform, score = 2 * rand(*table) - 1, rand(*table)  # of which each row uses what its kind needs
+    near, mixed = kind < 0.5, kind >= (0.75 if x.shape[-1] > 1 else 1.0)
+    normal = torch.erfinv(uniform.clamp(-1 + 2e-6, 1 - 2e-6)) * math.sqrt(2)
+    around = torch.addcmul(x, torch.where(near, size, 0.0) * std, normal)
+    bounded = uniform * 0.999
+    anywhere = torch.addcmul(loc, std * reach, bounded * torch.rsqrt(1 - bounded.square()))
+    another = x.gather(-2, ((0.5 + 0.5 * uniform) * x.shape[-2]).long().clamp_max_(x.shape[-2] - 1))
+    # of a row that is far away some columns change, at least one; of one that is mixed all; of one near by none
+    most = torch.where(near, -1.0, torch.where(mixed, 1.0, torch.maximum(share, score.amin(-1, keepdim=True))))
+    return torch.where(score <= most, torch.where(mixed, another, anywhere), around)
 
 
 around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes_many`
@@ -218,14 +252,30 @@ def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Gene
     """The batch with perturbed copies of its inputs, unless it has some; a noisy input's copy is as noisy."""
     if batch.perturbed is not None:
         return batch
-    x = batch.x
-    perturb = perturbation or perturbation_for(x)
+    if perturbation is None and has_parts(batch.x):
+        raise BEDLError(
+            "there is no default perturbation for several inputs: give one that takes and returns all of them, "
+            "PAC(on='perturbed', perturbation=lambda x, generator: …)"
+        )
+    if perturbation is None and isinstance(batch.x, Tensor) and not batch.x.is_floating_point():
+        raise BEDLError(
+            f"there is no default perturbation for inputs of type {batch.x.dtype}, such as tokens: give one, "
+            "PAC(on='perturbed', perturbation=lambda x, generator: …), or stay with the data (on='data')"
+        )
+    return batch._replace(perturbed=varied(batch.x, perturbation or perturbation_for(batch.x), generator))
+
+
+def varied(x: Tensor | Moments, perturbation: Perturbation, generator: Generator | None = None) -> Tensor | Moments:
+    """Perturbed inputs; noisy ones stay as noisy as they are. x: shape (n, *input)"""
     if isinstance(x, Moments):
-        return batch._replace(perturbed=Moments(perturb(x.loc, generator), x.variance))
-    return batch._replace(perturbed=perturb(x, generator))
+        return Moments(perturbation(x.loc, generator), x.variance)
+    return perturbation(x, generator)
 
 
-IMAGE = one_of(shuffle_blocks, smooth_blobs, maximum_of_two, invert_contrast)
+IMAGE = each_of(
+    *(shuffle_blocks, shuffle_quarters, smooth_blobs, maximum_of_two, invert_contrast, noisy, turned, moved, warped),
+    *(cut_and_joined, erased),
+)
 TABLE = one_of(permute_columns, outside_range)
 
 

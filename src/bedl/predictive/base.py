@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from bedl.tasks._places import place_columns
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -145,13 +147,19 @@ class Predictive:
         return {name: value.detach().cpu().numpy() for name, value in self._columns().items()}
 
     def to_frame(self) -> pd.DataFrame:
-        """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``)."""
+        """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``).
+
+        Of dense outputs a row per place, in long form: ``point`` says which point it is of, ``row`` and ``column``
+        where in its map it is (``position`` in a sequence, ``slice``, ``row`` and ``column`` in a volume).
+        """
         try:
             import pandas
         except ImportError:
             raise ImportError("to_frame() needs pandas: pip install pandas") from None
-        columns: dict[str, Any] = {}
+        batch = self.mean.shape[:-1]
+        columns: dict[str, Any] = place_columns(tuple(batch))
         for name, values in self.to_numpy().items():
+            values = values.reshape(-1, *values.shape[len(batch) :])
             if values.ndim == 1:
                 columns[name] = values
             elif values.shape[-1] == 1:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl.predictive.base import PaperSplit, Predictive, register
-from bedl.predictive.labels import check_class_numbers
+from bedl.predictive.labels import check_class_numbers, check_shares, mean_log_probability
 
 __all__ = ["CategoricalPredictive"]
 
@@ -94,11 +94,21 @@ class CategoricalPredictive(Predictive):
         return -(self.probabilities * self.log_probabilities.clamp_min(-1e4)).sum(-1)
 
     def check_targets(self, y: Tensor) -> Tensor:
+        if y.is_floating_point() and y.shape[-1:] == self.log_probabilities.shape[-1:] and y.ndim > 1:
+            return check_shares(y)
         return check_class_numbers(y, self.log_probabilities.shape[-1])
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log-probability of the classes ``y``. y shape: (*batch), integers -> (*batch)"""
+        """Log-probability of the classes ``y``; of soft labels, its mean over the classes by their shares.
+
+        y shape: (*batch), integers, or (*batch, C), shares -> (*batch)
+        """
         numbers = self.check_targets(y)
+        if numbers.is_floating_point():
+            if y.shape != self.log_probabilities.shape:
+                shape = tuple(self.log_probabilities.shape)
+                raise ValueError(f"soft labels of shape {tuple(y.shape)} do not fit probabilities of shape {shape}")
+            return mean_log_probability(self.log_probabilities, numbers.to(self.log_probabilities.dtype))
         batch = self.log_probabilities.shape[:-1]
         if y.shape[y.dim() - len(batch) :] != batch:
             raise ValueError(f"labels of shape {tuple(y.shape)} do not fit predictions for {tuple(batch)} points")
@@ -110,6 +120,29 @@ class CategoricalPredictive(Predictive):
         flat = self.probabilities.reshape(-1, self.log_probabilities.shape[-1])
         draws = torch.multinomial(flat, n, replacement=True, generator=generator)
         return draws.T.reshape(n, *self.log_probabilities.shape[:-1])
+
+    def tempered(self, temperature: float | Tensor) -> CategoricalPredictive:
+        """Bolder or more careful, p^(1/t): each part of the uncertainty keeps its share of the entropy.
+
+        Args:
+            temperature: above 1 more careful, below 1 bolder. shape: () or (*batch)
+
+        Example:
+            >>> p = CategoricalPredictive(torch.tensor([[0.8, 0.2]]).log(), *torch.zeros(3, 1), torch.zeros(1, 2))
+            >>> p.tempered(0.5).probabilities
+            tensor([[0.9412, 0.0588]])
+        """
+        return self.as_bold_as(torch.log_softmax(self.log_probabilities / torch.as_tensor(temperature)[..., None], -1))
+
+    def as_bold_as(self, log_probabilities: Tensor) -> CategoricalPredictive:
+        """Other probabilities, of whose entropy each part keeps its share. log_probabilities: shape (*batch, C)"""
+        least = torch.finfo(log_probabilities.dtype).tiny
+        other = CategoricalPredictive(log_probabilities, self.data, self.distributional, self.vacuity, self.spread)
+        share = other.entropy / self.entropy.clamp_min(least)
+        spread = torch.minimum(self.spread / self.variance.clamp_min(least), torch.ones(()).to(self.spread))
+        return CategoricalPredictive(
+            log_probabilities, self.data * share, self.distributional * share, self.vacuity, spread * other.variance
+        )
 
     def mixed(self) -> CategoricalPredictive:
         log_p = torch.logsumexp(self.log_probabilities, 0) - math.log(len(self.log_probabilities))

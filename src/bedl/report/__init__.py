@@ -6,7 +6,7 @@ A report sees rows and predictions, never networks. What it shows of a task is a
 """
 
 from bedl.report.page import render, write_report
-from bedl.tasks import Examples, Meaning, ResultsError, concatenate, meanings, score
+from bedl.tasks import Examples, Maps, Meaning, ResultsError, concatenate, map_results, meanings, score
 from bedl.tasks.classification import ClassificationResults
 from bedl.tasks.regression import RegressionResults
 
@@ -14,8 +14,10 @@ __all__ = [
     # what to show
     "ClassificationResults",
     "Examples",
+    "Maps",
     "RegressionResults",
     "concatenate",
+    "map_results",
     # the page
     "render",
     "write_report",

@@ -16,6 +16,7 @@ from bedl import tasks
 from bedl.files import refuse_unwritable, write_atomically
 from bedl.report.comparison import comparison_section
 from bedl.report.layout import INTERVALS, POINTS, headline, verdict
+from bedl.report.maps import maps_section
 from bedl.report.pages import Page, page_of
 from bedl.report.text import count, data, text
 from bedl.tasks import Results, ResultsError, meanings, score
@@ -71,7 +72,7 @@ def render(
 {headline(values, getattr(results, "level", None), baseline)}
 <div class="cards" id="content" tabindex="-1">
 {"" if comparison is None else comparison_section(comparison)}
-{"".join(page.sections(results, values))}
+{maps_section(results.maps)}{"".join(page.sections(results, values))}
 </div>
 {_notes(results, page, bool(baseline))}
 </main>

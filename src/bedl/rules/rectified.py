@@ -16,7 +16,7 @@ from bedl import native, special
 from bedl.autograd import apply
 from bedl.special import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, tail_moments
 
-__all__ = ["rectified"]
+__all__ = ["rectified", "rectified_gradients"]
 
 _SMALLEST_STD = 1e-19  # its inverse is finite in float32
 # Numbers from which compiled code calls a kernel. In predictions it is faster, if slower to compile, to make ReLU one
@@ -110,17 +110,23 @@ class _Rectified(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None]:
         m, v, mean = ctx.saved_tensors
-        if ctx.alone and native.suits(m, v, mean, grad_mean, grad_variance, many=MANY):
-            far = NEGLIGIBLE[m.dtype]
-            return *native.rectified_gradients(m, v, mean, grad_mean, grad_variance, *special.HALF_LINE, far), None
-        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return *_rectified_gradients(m, v, mean, grad_mean, grad_variance, ctx.alone), None
-        probability, density = _slopes(m, v, ctx.alone)
-        above = torch.addcmul(mean, mean, probability, value=-1)
-        grad_m = torch.addcmul(grad_mean * probability, grad_variance, above, value=2)
-        within = torch.addcmul(probability, mean, density, value=-1)
-        grad_v = torch.addcmul(grad_variance * within, grad_mean, density, value=0.5)
-        return grad_m, grad_v, None
+        return *rectified_gradients(m, v, mean, grad_mean, grad_variance, ctx.alone), None
+
+
+def rectified_gradients(
+    m: Tensor, v: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor, alone: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Derivatives by m and v, of those by the results of `rectified`, of which `mean` is one. shapes: (*)"""
+    if alone and native.suits(m, v, mean, grad_mean, grad_variance, many=MANY):
+        far = NEGLIGIBLE[m.dtype]
+        return native.rectified_gradients(m, v, mean, grad_mean, grad_variance, *special.HALF_LINE, far)
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return _rectified_gradients(m, v, mean, grad_mean, grad_variance, alone)
+    probability, density = _slopes(m, v, alone)
+    above = torch.addcmul(mean, mean, probability, value=-1)
+    grad_m = torch.addcmul(grad_mean * probability, grad_variance, above, value=2)
+    within = torch.addcmul(probability, mean, density, value=-1)
+    return grad_m, torch.addcmul(grad_variance * within, grad_mean, density, value=0.5)
 
 
 def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bedl import tasks
-from bedl.data import Table, TableEncoder, encode_to_memmap
+from bedl.data import DataError, Table, TableEncoder, encode_to_memmap
 from bedl.data.survey import Progress
 from bedl.files import OutputFileError
 from bedl.tabular.rows import batch_rows
@@ -87,6 +87,10 @@ def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, 
     count = round(share * n) if n >= FEWEST else 0
     if not count:
         return
+    if n - count < 2:
+        raise DataError(
+            f"a holdout of {share:g} leaves {n - count} of {n} rows to learn from. Hold out a smaller share (--holdout)"
+        )
     kept, out = held_out(n, count, seed, np.asarray(y) if classes else None)
     step = batch_rows(x.shape[1])
     for chosen, prefix in ((out, "held_"), (kept, "kept_")):

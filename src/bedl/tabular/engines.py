@@ -60,7 +60,7 @@ class EstimatorEngine:
             prediction: Any = self.estimator.predict_dist(x)
             found = prediction.outputs()
             if hasattr(prediction, "interval"):
-                found["lower"], found["upper"] = prediction.interval(coverage)
+                found["lower"], found["upper"] = self.estimator.interval_of(prediction, coverage)
             if y is not None:
                 targets = torch.from_numpy(tasks.get(self.task).filled(y))
                 found["log_density"] = prediction.log_prob(targets)

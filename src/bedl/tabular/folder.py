@@ -2,6 +2,7 @@
 
     model.safetensors   the estimator, see `bedl.estimators`
     model.json          the card
+    MODEL_CARD.md       the same for people
 
 The card ends with a checksum over itself, and holds that of the estimator's file. How a folder gets to its place, whole
 or not at all, is in `bedl.tabular.place`.
@@ -20,6 +21,7 @@ from bedl.data import TableEncoder
 from bedl.data.columns import check_types
 from bedl.errors import BEDLError, ModelFileError
 from bedl.files import write_atomically
+from bedl.tabular.card import PAGE, card_text
 from bedl.tabular.place import CARD, actual, locked, new_of, put_in_place, refuse_taken
 
 __all__ = [
@@ -88,7 +90,7 @@ def write_model(place: Path, estimator: Any, card: ModelCard, overwrite: bool = 
 
 
 def write_files(stage: Path, estimator: Any, card: ModelCard) -> ModelCard:
-    """The two files of a model in `stage / "model"`, ready to be put in place; the card with the weights' checksum."""
+    """The files of a model in `stage / "model"`, ready to be put in place; the card with the weights' checksum."""
     folder = stage / "model"
     shutil.rmtree(folder, ignore_errors=True)  # of a kill in the middle of this
     folder.mkdir(parents=True)
@@ -96,6 +98,7 @@ def write_files(stage: Path, estimator: Any, card: ModelCard) -> ModelCard:
     card = replace(card, weights=checksum(folder / WEIGHTS))
     content = {"format": FORMAT, "schema": SCHEMA, **asdict(card)}
     write_json(folder / CARD, {**content, "sha256": seal_of(content)})
+    write_atomically(folder / PAGE, card_text(card).encode())
     return card
 
 

@@ -38,9 +38,11 @@ def fit(
     holdout: float = 0.1,
     epochs: int | None = None,
     ensemble: int = 1,
-    hidden: Sequence[int] = (50,),
+    hidden: Sequence[int] | None = None,
+    class_weight: str | None = None,
     seed: int = 0,
     device: str = "auto",
+    encoding: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     root: str | PathLike[str] | None = None,
@@ -49,8 +51,9 @@ def fit(
     """Learn from a table. Categories, dates and missing values are taken care of; `model.card.notes` say how.
 
     Args:
-        data: a path (.csv, .tsv, both also .gz, .parquet), a name such as "digits:train", or a data frame (pandas,
-            polars, Arrow). Files are read in batches, and may be larger than memory.
+        data: a path (.csv, .tsv, both also .gz, .parquet, .xlsx), "-" for standard input, a name such as
+            "digits:train", or a data frame (pandas, polars, Arrow). Files are read in batches, and may be larger than
+            memory.
         target: the column to predict; several columns of 0 and 1, yes and no, true and false are predicted together.
             Data sets that go by a name have one of their own.
         out: a folder for the model. While it learns, checkpoints are in `<out>.partial`, and a fit that was
@@ -65,9 +68,12 @@ def fit(
         holdout: share of the rows that are kept aside and scored at the end.
         epochs: how often each row is seen at most; None: from the number of rows.
         ensemble: how many networks are trained and mixed.
-        hidden: widths of the hidden layers.
+        hidden: widths of the hidden layers; None: as the method has it.
+        class_weight: "balanced": rows of rare classes count more, so that all classes count the same. Probabilities
+            are then those of a world in which the classes are equally frequent.
         seed: the seed of all random choices.
         device: "auto", "cpu", "cuda", …
+        encoding: of a text file; UTF-8 by default.
         resume: whether to go on with a fit that was interrupted.
         overwrite: whether to replace a model at `out`, and start anew where a fit was interrupted.
         root: where data sets that go by a name are; $BEDL_DATA, else ~/.cache/bedl, by default.
@@ -84,10 +90,13 @@ def fit(
     from bedl.methods import registry
 
     registry.get(method)  # a name that is none is refused before the work
-    table = open_table(data, root)
+    if class_weight not in (None, "balanced"):
+        raise DataError(f"class_weight is None or 'balanced', not {class_weight!r}")
+    table = open_table(data, root, encoding)
     settings = FitSettings(
         table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
-        drop_missing_target, holdout, epochs, ensemble, tuple(hidden), seed, method, decimal,
+        drop_missing_target, holdout, epochs, ensemble, hidden if hidden is None else tuple(hidden), seed, method,
+        decimal, class_weight,
     )  # fmt: skip
     watcher = watcher or Watcher()
     with _place(out) as place, locked(place):
@@ -103,6 +112,7 @@ def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularMo
         rows = run.encode(advance)
     watcher.on_rows(encoder, rows.counts)
     estimator = run.train(rows, device, watcher.callbacks)
+    watcher.on_trained(estimator.chosen_)
     model = TabularModel(name, encoder, EstimatorEngine(estimator, encoder.task))
     scores: dict[str, float] = {}
     notes = []

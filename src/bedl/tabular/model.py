@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -43,8 +43,8 @@ class WrittenTable(NamedTuple):
 class TabularModel:
     """A model and how to read a table for it: what `fit` returns and `load` reads.
 
-    Wherever data is asked for, it is a path (.csv, .tsv, both also .gz, .parquet), a name such as "digits:test", or a
-    data frame (pandas, polars, Arrow).
+    Wherever data is asked for, it is a path (.csv, .tsv, both also .gz, .parquet, .xlsx), a name such as
+    "digits:test", or a data frame (pandas, polars, Arrow).
 
     Attributes:
         name: where the model is, or what it was learned from.
@@ -81,12 +81,14 @@ class TabularModel:
         unseen: str = "error",
         extra: str = "error",
         on_foreign_values: str = "error",
+        keep: Sequence[str] = (),
+        row_numbers: bool = False,
+        encoding: str | None = None,
         root: Place | None = None,
-    ) -> Iterator[dict[str, np.ndarray]]:
+    ) -> Iterator[dict[str, Any]]:
         """The columns of the predictions, batch by batch, in the order of the rows; arguments as for `predict`."""
-        yield from predicted_columns(
-            self, open_table(data, root), RowOptions(coverage, unseen, extra, on_foreign_values)
-        )
+        options = RowOptions(coverage, unseen, extra, on_foreign_values, tuple(keep), row_numbers)
+        yield from predicted_columns(self, open_table(data, root, encoding), options)
 
     def predict(
         self,
@@ -97,7 +99,10 @@ class TabularModel:
         unseen: str = "error",
         extra: str = "error",
         on_foreign_values: str = "error",
+        keep: Sequence[str] = (),
+        row_numbers: bool = False,
         overwrite: bool = False,
+        encoding: str | None = None,
         root: Place | None = None,
         watcher: Watcher | None = None,
     ) -> pandas.DataFrame | WrittenTable:
@@ -111,15 +116,19 @@ class TabularModel:
             extra: what to do about columns that training did not have: "error" or "ignore".
             on_foreign_values: what to do about numbers absurdly far from those of training (a million times its range),
                 where predictions mean nothing: "error", "clip" with a warning, or "keep".
+            keep: columns of the table that go along with the predictions, such as identifiers, as they are.
+            row_numbers: whether the predictions begin with a column ``row`` that counts from 1.
             overwrite: whether a file at `out` may be replaced.
+            encoding: of a text file; UTF-8 by default.
             root: where data sets that go by a name are.
             watcher: who looks on.
 
         Returns:
             a pandas frame with a row for each of the table, see `Task.columns`; or where the predictions were written.
         """
-        table = open_table(data, root)
-        parts = predicted_columns(self, table, RowOptions(coverage, unseen, extra, on_foreign_values))
+        table = open_table(data, root, encoding)
+        options = RowOptions(coverage, unseen, extra, on_foreign_values, tuple(keep), row_numbers)
+        parts = predicted_columns(self, table, options)
         if out is None:
             return _frame(list(parts), getattr(data, "index", None))
         columns: list[str] = []
@@ -141,6 +150,7 @@ class TabularModel:
         on_foreign_values: str = "error",
         need_target: bool = True,
         examples: bool = False,
+        encoding: str | None = None,
         root: Place | None = None,
         watcher: Watcher | None = None,
     ) -> Results:
@@ -149,12 +159,13 @@ class TabularModel:
         Args:
             data: the table to predict.
             ood: a table of foreign rows, that the model should be unsure of.
-            coverage, unseen, extra, root, watcher: as for `predict`.
+            coverage, unseen, extra, on_foreign_values, encoding, root, watcher: as for `predict`.
             need_target: whether it is an error if no row has a target.
             examples: whether to keep what the most uncertain rows look like.
         """
         watcher = watcher or Watcher()
-        table, foreign = open_table(data, root), None if ood is None else open_table(ood, root)
+        table = open_table(data, root, encoding)
+        foreign = None if ood is None else open_table(ood, root, encoding)
         about = {"model": self.name, "data": table.name}
         with_target = need_target or self.encoder.has_target(table.columns)
         options = RowOptions(coverage, unseen, extra, on_foreign_values)
@@ -291,10 +302,19 @@ def _load(path: Path) -> TabularModel:
     return TabularModel(str(path), engine.encoder(), engine)
 
 
-def _frame(parts: list[dict[str, np.ndarray]], index: Any) -> pandas.DataFrame:
+def _frame(parts: list[dict[str, Any]], index: Any) -> pandas.DataFrame:
     try:
         import pandas
     except ImportError:
         raise ImportError("a frame of predictions needs pandas: pip install pandas; or give a file, out=…") from None
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {name: _joined([part[name] for part in parts]) for name in parts[0]}
     return pandas.DataFrame(columns, index=index if isinstance(index, pandas.Index) else None)
+
+
+def _joined(parts: list[Any]) -> Any:
+    """A column of all batches; whole numbers stay such, also beside missing ones."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import pyarrow as pa
+
+    return pa.chunked_array(parts).to_pandas(integer_object_nulls=True).to_numpy()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bedl import tasks
 from bedl.data import DataError, Table, TableEncoder
+from bedl.tabular.kept import check_kept, with_kept
 from bedl.tasks import Examples, Quantities, Results, concatenate, score
 
 if TYPE_CHECKING:
@@ -43,22 +44,27 @@ class RowOptions:
         unseen: "ignore" takes what training did not see as it comes, see `TableEncoder.features`.
         extra: "ignore" leaves out columns that training did not have.
         on_foreign_values: what to do about numbers absurdly far from those of training: "error", "clip" or "keep".
+        keep: columns that go along with the predictions.
+        row_numbers: whether predictions begin with the number of their row.
     """
 
     coverage: float = 0.9
     unseen: str = "error"
     extra: str = "error"
     on_foreign_values: str = "error"
+    keep: tuple[str, ...] = ()
+    row_numbers: bool = False
 
 
-def predicted_columns(model: TabularModel, table: Table, options: RowOptions) -> Iterator[dict[str, np.ndarray]]:
+def predicted_columns(model: TabularModel, table: Table, options: RowOptions) -> Iterator[dict[str, Any]]:
     """Predictions for the rows of a table as the columns of another, in order, batch by batch."""
     encoder, task = model.encoder, tasks.get(model.encoder.task)
     for batch, first_row in _batches(encoder, table, options):
         x = _features(encoder, batch, first_row, options)
         quantities = model.engine.quantities(x, options.coverage)
         _check_finite(quantities, x, encoder, first_row, options)
-        yield task.columns(quantities, encoder.names, options.coverage)
+        predicted = task.columns(quantities, encoder.names, options.coverage)
+        yield with_kept(batch, options.keep, options.row_numbers, first_row, predicted)
 
 
 def record_of(
@@ -107,7 +113,13 @@ def scores_of_encoded(model: TabularModel, x: np.ndarray, y: np.ndarray, coverag
 
 
 def _features(encoder: TableEncoder, batch: pa.RecordBatch, first_row: int, options: RowOptions) -> np.ndarray:
-    return encoder.features(batch, options.unseen, options.extra, first_row, options.on_foreign_values)
+    read = batch.select([name for name in batch.schema.names if _is_read(name, encoder, options)])
+    return encoder.features(read, options.unseen, options.extra, first_row, options.on_foreign_values)
+
+
+def _is_read(name: str, encoder: TableEncoder, options: RowOptions) -> bool:
+    """Whether a column is for the model: one that is only kept need not have been there in training."""
+    return name not in options.keep or name in encoder.columns
 
 
 def _check_finite(
@@ -139,7 +151,8 @@ def _record(model: TabularModel, quantities: Quantities, y: np.ndarray | None, c
 
 
 def _batches(encoder: TableEncoder, table: Table, options: RowOptions) -> Iterator[tuple[pa.RecordBatch, int]]:
-    encoder.check_columns(table.columns, options.extra)
+    check_kept(options.keep, table.columns)
+    encoder.check_columns([name for name in table.columns if _is_read(name, encoder, options)], options.extra)
     first_row = 0
     for batch in table.batches(batch_rows(encoder.n_features)):
         yield batch, first_row

@@ -19,7 +19,7 @@ import numpy as np
 
 import bedl
 from bedl import tasks
-from bedl.data import Table, TableEncoder
+from bedl.data import DataError, Table, TableEncoder
 from bedl.data.survey import Progress
 from bedl.errors import ModelFileError
 from bedl.files import OutputExistsError
@@ -47,10 +47,11 @@ class FitSettings:
     holdout: float = 0.1
     epochs: int | None = None
     ensemble: int = 1
-    hidden: tuple[int, ...] = (50,)
+    hidden: tuple[int, ...] | None = None
     seed: int = 0
     method: str = "auto"
     decimal: str = "auto"
+    class_weight: str | None = None
 
 
 class FitRun:
@@ -120,6 +121,10 @@ class FitRun:
                 self.table, s.target, s.task, s.ignore, s.categorical,
                 drop_missing_target=s.drop_missing_target, progress=progress, decimal=s.decimal,
             )  # fmt: skip
+            if s.class_weight is not None and tasks.get(self.encoder.task).column != "class":
+                raise DataError(
+                    f"class_weight is for classes, and {self.encoder.task} has none. Leave it out (--class-weight)"
+                )
             self.partial.mkdir(exist_ok=True)
             write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
         return self.encoder
@@ -138,14 +143,20 @@ class FitRun:
 
         assert self.encoder is not None
         s, task = self.settings, tasks.get(self.encoder.task)
-        with self._discarded_on_error(), _threads(self.encoder.n_features, s.hidden):
+        with self._discarded_on_error(), _threads(self.encoder.n_features, s.hidden or (64, 64)):
             estimator = getattr(bedl.estimators, task.estimator)(
-                s.hidden, standardize="shared" if self.encoder.image_shape else True, ensemble=s.ensemble,
+                s.hidden or "auto", image_shape=self.encoder.image_shape, ensemble=s.ensemble,
                 epochs="auto" if s.epochs is None else s.epochs, device=device, callbacks=callbacks,
                 checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=MOST, least_seconds=LEAST),
-                random_state=s.seed, method=s.method, **task.options,
+                random_state=s.seed, method=s.method, **self._options(),
             )  # fmt: skip
             return estimator.fit(rows.x, rows.y)
+
+    def _options(self) -> dict[str, Any]:
+        """What the estimator of the task takes beside the rest."""
+        assert self.encoder is not None
+        weight = self.settings.class_weight
+        return {**tasks.get(self.encoder.task).options, **({} if weight is None else {"class_weight": weight})}
 
     def finish(
         self, estimator: Any, rows: EncodedTable, scores: dict[str, float], notes: Sequence[str] = ()
@@ -204,6 +215,8 @@ def _threads(n_features: int, hidden: tuple[int, ...]) -> Iterator[None]:
 def _data_stamp(table: Table) -> dict[str, Any]:
     """What tells whether the data is still the same."""
     stamp: dict[str, Any] = {"rows of the table": table.n_rows}
+    if table.digest is not None:
+        stamp["checksum of the table"] = table.digest
     path = Path(table.name)
     if table.default_target is None and path.is_file():
         stamp |= {"bytes of the file": path.stat().st_size, "time of the file": path.stat().st_mtime_ns}

@@ -28,5 +28,8 @@ class Watcher:
     def on_columns(self, encoder: TableEncoder) -> None:
         """It is decided how the table is read."""
 
+    def on_trained(self, chosen: str) -> None:
+        """Something was learned; what it is, in a line."""
+
     def on_rows(self, encoder: TableEncoder, counts: dict[str, int]) -> None:
         """The table is encoded; so many rows are for training, so many are held out."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bedl.tasks._base import Output, Quantities, Task, UnknownTaskError
 from bedl.tasks._examples import Examples, ResultsError
 from bedl.tasks._finding import automatic, get, meanings, names
+from bedl.tasks._maps import Maps, map_results
 from bedl.tasks._results import Results, concatenate
 from bedl.tasks._scores import Meaning, score
 
@@ -29,9 +30,11 @@ __all__ = [
     "Task",
     # records of predictions, and their scores
     "Examples",
+    "Maps",
     "Meaning",
     "Results",
     "concatenate",
+    "map_results",
     "meanings",
     "score",
     # errors

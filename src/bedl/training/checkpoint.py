@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from bedl.errors import BEDLError
-from bedl.files import write_atomically
+from bedl.files import in_order, write_atomically
 
 __all__ = [
     "FORMAT", "VERSION", "CheckpointError", "Checkpoints", "Pace", "checksum", "flatten", "latest", "prune", "read",
@@ -89,7 +89,7 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     text = json.dumps({key: flatten(value, tensors, key) for key, value in state.items()})
     header = {"format": FORMAT, "version": str(VERSION), "state": text, "sha256": checksum(tensors, text)}
-    write_atomically(path, safetensors.torch.save(tensors, header))
+    write_atomically(path, in_order(safetensors.torch.save(tensors, header)))
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,21 +13,37 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from bedl.moments import Moments, variance_dtype
+from bedl.nn.calling import map_parts
+from bedl.training.unpacking import Fetched, Unpack, unpacked
 
 __all__ = [
-    "Data", "Fetched", "Points", "Source", "as_points", "cast", "epoch_order", "global_batches", "share_of",
-    "stream_seed",
+    "Data", "Fetched", "Place", "Points", "Share", "Source", "as_points", "as_validation", "cast", "epoch_order",
+    "global_batches", "share_of", "stream_seed", "warn_of_targets",
 ]  # fmt: skip
 
-Data = tuple[Any, Any] | tuple[Any, Any, Any] | Dataset[Any]
+LOOKED_AT = 10_000  # targets, to see where they lie
+
+Data = tuple[Any, Any] | tuple[Any, Any, Any] | Dataset[Any] | Iterable[Any]
 
 
-class Fetched(NamedTuple):
-    """Some points: inputs, targets, and how much each counts (None: all the same)."""
+class Place(NamedTuple):
+    """Where a run stands in the data, and which part of them is this process's."""
 
-    x: Tensor | Moments
-    y: Tensor
-    weight: Tensor | None
+    batch_size: int
+    seed: int
+    epoch: int
+    batch: int = 0
+    rank: int = 0
+    world: int = 1
+    accumulate: int = 1
+
+
+class Share(NamedTuple):
+    """What one process has to do in a step: micro-batches, each with the number of points that count."""
+
+    micros: Iterable[tuple[Fetched, int]]
+    n_points: int  # of all processes
+    last: bool  # in its epoch
 
 
 @runtime_checkable
@@ -47,9 +64,10 @@ class Points:
 
     Args:
         data: (x, y) or (x, y, weight) of tensors or arrays, or a map-style Dataset of such tuples. `x` may also be
-            Moments, or a `Source`.
+            Moments, or a `Source`, or several of these in a tuple or a dict.
         num_workers: processes that fetch from a Dataset.
         collate: how a Dataset's points become a batch; torch's own way by default.
+        unpack: how a Dataset's batch is put together, see `bedl.training.unpacking`.
 
     Attributes:
         n: how many points there are.
@@ -61,28 +79,35 @@ class Points:
         (2, tensor([3.], dtype=torch.float64))
     """
 
-    def __init__(self, data: Data, num_workers: int = 0, collate: Callable[[list], Any] | None = None):
-        self.num_workers, self.collate = num_workers, collate
+    batch_size: int | None = None  # where the data decide
+
+    def __init__(
+        self,
+        data: Data,
+        num_workers: int = 0,
+        collate: Callable[[list], Any] | None = None,
+        unpack: Unpack | None = None,
+    ):
+        self.num_workers, self.collate, self.unpack = num_workers, collate, unpack
+        self.options: dict[str, Any] = {}  # of the DataLoader
         self.x: Any = None
         self.y: Any = None
         self.weight: Any = None
         self.dataset: Dataset[Any] | None = None
         self.index: np.ndarray | None = None  # which points, where they are not all
         self._n_train: float | None = None
-        if isinstance(data, DataLoader):
-            raise TypeError(
-                "training takes the data, not a DataLoader: it has to know the size of the training set, and to take "
-                "up an interrupted epoch where it stopped. Pass loader.dataset, and batch_size, num_workers, collate"
-            )
         if isinstance(data, Dataset):
             if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
-                raise TypeError("training needs a Dataset with a length and points by number, not an iterable one")
+                raise TypeError(
+                    "a Dataset without a length or points by number goes into a DataLoader, which makes batches of it: "
+                    "fit(method, DataLoader(data, batch_size=…), n_train=…)"
+                )
             self.dataset, self.n = data, len(data)
         else:
             self.x, self.y, self.weight = _in_memory(data)
             self.n = len(self.y)
-            if self.weight is not None and not bool((self.weight > 0).all()):
-                self.index = np.flatnonzero(np.asarray(self.weight > 0))
+            if self.weight is not None and not bool((counts := _any_place(self.weight > 0)).all()):
+                self.index = np.flatnonzero(np.asarray(counts))
                 self.n = len(self.index)
                 if self.n == 0:
                     raise ValueError("all points have weight 0")
@@ -106,6 +131,29 @@ class Points:
         part.n = len(part.index)
         return part
 
+    # -- an epoch ---------------------------------------------------------------------------------
+    def steps(self, batch_size: int) -> int:
+        """How many batches an epoch has."""
+        return -(-self.n // batch_size)
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+        """The numbers of the points in each batch of an epoch."""
+        return global_batches(self.n, batch_size, seed, epoch)
+
+    def shares(self, place: Place) -> Iterator[Share]:
+        """What is left of an epoch, for one process."""
+        batches = self.batches(place.batch_size, place.seed, place.epoch)[place.batch :]
+        shares = [share_of(batch, place.rank, place.world, place.accumulate) for batch in batches]
+        chunks = [chunk for share in shares for chunk, _ in share]
+        fetched = self.fetch(chunks, stream_seed(place.seed, place.epoch, place.batch))
+        for number, (batch, share) in enumerate(zip(batches, shares, strict=True), 1):
+            yield Share([(next(fetched), count) for _, count in share], len(batch), number == len(batches))
+
+    def everything(self, rank: int, world: int, chunk: int) -> Iterator[Fetched]:
+        """All points of one process's part, so many at a time."""
+        numbers = np.arange(self.n)[rank::world]
+        return self.fetch([numbers[i : i + chunk] for i in range(0, len(numbers), chunk)])
+
     def fetch(self, chunks: Sequence[np.ndarray], seed: int = 0) -> Iterator[Fetched]:
         """The points of each chunk of point numbers, in order."""
         if self.index is not None:
@@ -120,18 +168,17 @@ class Points:
             batch_sampler=[chunk.tolist() for chunk in chunks],
             num_workers=self.num_workers,
             collate_fn=self.collate,
+            **self.options,
             # else the loader would draw its seed from the global generator, which a resumed run has to find as it was
             generator=torch.Generator().manual_seed(seed),
         )
         for item in loader:
-            if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
-                raise TypeError(f"a Dataset's points are pairs (x, y) or (x, y, weight), not {type(item).__name__}")
-            yield Fetched(item[0], item[1], item[2] if len(item) == 3 else None)
+            yield unpacked(item, self.unpack)
 
     def whole(self) -> tuple[Any, Tensor, Any]:
         """All that `index` chooses from, in memory; tensors are not copied."""
-        if self.dataset is not None:
-            raise TypeError("replicas are trained on data in memory, (x, y), not on a Dataset")
+        if self.y is None:
+            raise TypeError("replicas are trained on data in memory, (x, y), not on a Dataset or DataLoader")
         everything = np.arange(len(self.y))
         parts: list[Any] = [self.x, self.y, self.weight]
         loaded: list[Any] = [
@@ -140,22 +187,64 @@ class Points:
         return loaded[0], loaded[1], loaded[2]
 
 
-def as_points(data: Data | Points, num_workers: int = 0, collate: Callable[[list], Any] | None = None) -> Points:
+def as_points(
+    data: Data | Points,
+    num_workers: int = 0,
+    collate: Callable[[list], Any] | None = None,
+    n_train: float | None = None,
+    unpack: Unpack | None = None,
+) -> Points:
     """Data as `Points`; Points as they are."""
-    return data if isinstance(data, Points) else Points(data, num_workers, collate)
+    if isinstance(data, Points):
+        points = data
+    elif isinstance(data, (tuple, list, Dataset, Tensor, np.ndarray)) or not hasattr(data, "__iter__"):
+        points = Points(data, num_workers, collate, unpack)
+    else:
+        from bedl.training.loaders import points_of_loader  # which is made of Points
+
+        if num_workers or collate is not None:
+            raise TypeError("a DataLoader has its own num_workers and collate_fn: leave out num_workers and collate")
+        points = points_of_loader(data, n_train, unpack)
+    if n_train is not None:
+        points.n_train = n_train
+    return points
+
+
+def as_validation(data: Data, num_workers: int, collate: Callable[[list], Any] | None, unpack: Unpack | None) -> Points:
+    """Points that are only scored: their number needs not be known, and workers are those of a loader if it is one."""
+    if isinstance(data, (tuple, list, Dataset, Points)):
+        return as_points(data, num_workers, collate, unpack=unpack)
+    from bedl.training.loaders import validation_of_loader  # which is made of Points
+
+    return validation_of_loader(data, unpack)
+
+
+def warn_of_targets(method: Any, points: Points) -> None:
+    """Warns of targets that the method's head can hardly learn as they are; those of a Dataset are not looked at."""
+    head: Any = getattr(method, "head", None)
+    if not hasattr(head, "doubts") or points.y is None:
+        return
+    chosen = np.arange(points.n)[:: max(1, points.n // LOOKED_AT)]
+    doubt = head.doubts(_rows(points.y, chosen if points.index is None else points.index[chosen]))
+    if doubt is not None:
+        warnings.warn(doubt, stacklevel=3)
 
 
 def cast(x: Any, y: Tensor, weight: Tensor | None, method: nn.Module) -> Fetched:
     """Points in the precision of a method's parameters: NumPy's numbers are double, most networks are not."""
     dtype = next((p.dtype for p in method.parameters() if p.is_floating_point()), torch.float32)
     wide = variance_dtype(dtype)  # of targets and weights: they are compared and added up
-    x = x.to(dtype) if isinstance(x, (Tensor, Moments)) and x.is_floating_point() and x.dtype != dtype else x
+    x = map_parts(lambda part: part.to(dtype) if part.is_floating_point() and part.dtype != dtype else part, x)
     y = y.to(wide) if y.is_floating_point() and y.dtype != wide else y
     return Fetched(x, y, None if weight is None else weight.to(wide))
 
 
 def _rows(values: Any, numbers: np.ndarray) -> Any:
-    """Some rows of a tensor, Moments, an array or a `Source`, as a tensor or Moments."""
+    """Some rows of a tensor, Moments, an array or a `Source`, as a tensor or Moments; or of several of them."""
+    if isinstance(values, Mapping):
+        return {name: _rows(part, numbers) for name, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_rows(part, numbers) for part in values)
     if isinstance(values, (Tensor, Moments)):
         return values[torch.from_numpy(numbers).to(values.device)]  # type: ignore[index]
     return torch.from_numpy(values[numbers]) if isinstance(values, np.ndarray) else values.fetch_rows(numbers)
@@ -167,10 +256,24 @@ def _in_memory(data: Any) -> tuple[Any, Any, Any]:
             "data must be a pair (x, y) of tensors or arrays, a triple (x, y, weight), or a map-style torch Dataset"
         )
     x, y, *more = data
-    x, y = _as_rows(x, "x"), _as_rows(y, "y")
-    if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} points and y has {len(y)}")
+    parts = x if isinstance(x, Mapping) else dict(enumerate(x)) if _is_several(x) else {"": x}
+    x = {name: _as_rows(part, f"x[{name!r}]" if len(parts) > 1 else "x") for name, part in parts.items()}
+    y = _as_rows(y, "y")
+    for name, part in x.items():
+        if len(part) != len(y):
+            raise ValueError(f"x{f'[{name!r}]' if len(parts) > 1 else ''} has {len(part)} points and y has {len(y)}")
+    x = x if isinstance(data[0], Mapping) else tuple(x.values()) if _is_several(data[0]) else x[""]
     return x, y, _weights(more[0], len(y)) if more and more[0] is not None else None
+
+
+def _is_several(x: Any) -> bool:
+    """Whether these are several inputs: a tuple of tensors or arrays. A list is rows of numbers."""
+    return isinstance(x, tuple) and bool(x) and all(isinstance(p, (Tensor, Moments, np.ndarray, Source)) for p in x)
+
+
+def _any_place(counts: Tensor) -> Tensor:
+    """Whether a point counts anywhere. shape: (n, *places) -> (n,)"""
+    return counts.flatten(1).any(1) if counts.ndim > 1 else counts
 
 
 def _as_rows(values: Any, name: str) -> Any:
@@ -186,9 +289,9 @@ def _as_rows(values: Any, name: str) -> Any:
 
 
 def _weights(values: Any, n: int) -> Any:
-    """shape: (n,)"""
+    """shape: (n,), or (n, *places)"""
     weight = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values, dtype=float))
-    if weight.shape != (n,):
+    if weight.shape[:1] != (n,):
         raise ValueError(f"weights of shape {tuple(weight.shape)} do not fit {n} points, shape ({n},)")
     if not bool((weight.isfinite() & (weight >= 0)).all()):
         raise ValueError("weights must be finite numbers and at least 0")

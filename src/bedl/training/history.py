@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from bedl.files import write_atomically
 if TYPE_CHECKING:
     from bedl.training.loop import Run
 
-__all__ = ["Callback", "History", "Progress", "Row", "read_history"]
+__all__ = ["Callback", "History", "Progress", "Row", "check_callbacks", "read_history"]
 
 Row = dict[str, Any]
 
@@ -37,6 +38,18 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """At the end, after an error too."""
+
+
+def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """Callbacks as a tuple; an error that says how to write one for anything else."""
+    given = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    for callback in given:
+        if not all(hasattr(callback, name) for name in ("on_start", "on_step", "on_epoch", "on_end")):
+            raise TypeError(
+                f"{callback!r} is no callback: derive a class from bedl.training.Callback, write on_step(self, run, "
+                "row) or on_epoch(self, run, row) in it, and pass callbacks=[ThatClass()]"
+            )
+    return given
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Row]:

@@ -20,7 +20,6 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from bedl.methods import Method
@@ -28,11 +27,13 @@ from bedl.nn import refuse_frozen
 from bedl.training import random_state
 from bedl.training.checkpoint import Checkpoints
 from bedl.training.compiling import Compile
-from bedl.training.data import Data, Points, as_points, stream_seed
+from bedl.training.correcting import Correct
+from bedl.training.data import Data, Points, as_points, as_validation, stream_seed, warn_of_targets
 from bedl.training.early_stopping import EarlyStopping
-from bedl.training.history import Callback, History, Progress, Row
+from bedl.training.history import Callback, History, Progress, Row, check_callbacks
 from bedl.training.run import MakeOptimizer, Run, Settings
 from bedl.training.schedule import WARMUP, Schedule
+from bedl.training.unpacking import Unpack
 
 __all__ = ["FitResult", "adam", "fit"]
 
@@ -82,7 +83,7 @@ def fit(
     data: Data,
     *,
     epochs: int,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     # the step
     optimizer: MakeOptimizer | None = None,
     schedule: Schedule = WARMUP,
@@ -90,6 +91,7 @@ def fit(
     accumulate: int = 1,
     compile: Compile = "auto",
     variance_products: str = "auto",
+    correct: Correct = "auto",
     # when to stop
     validation: Data | None = None,
     early_stopping: EarlyStopping | bool | None = None,
@@ -108,6 +110,8 @@ def fit(
     precision: Any = None,
     num_workers: int = 0,
     collate: Callable[[list], Any] | None = None,
+    unpack: Unpack | None = None,
+    n_train: float | None = None,
     seed: int = 0,
 ) -> FitResult:
     """Train a method, in place.
@@ -116,9 +120,12 @@ def fit(
         method: the method to train, see `bedl.methods.Method`.
         data: (x, y) or (x, y, weight) of tensors or arrays, or a map-style Dataset of such tuples. A point of weight 2
             counts as if it were there twice, save that the N of the objectives is the number of points. Arrays are
-            read batch by batch, memory-mapped ones too; x is converted to the precision of the parameters.
+            read batch by batch, memory-mapped ones too; x is converted to the precision of the parameters. Several
+            inputs are a tuple, for ``net(*x)``, or a dict, for ``net(**x)``. Or a DataLoader, whose sampler, batches
+            and workers are used as they are, or another iterable of batches: see `bedl.training.loaders`.
         epochs: how often every point is seen.
-        batch_size: points per optimiser step, over all processes and micro-batches together.
+        batch_size: points per optimiser step, over all processes and micro-batches together, by default 32; a
+            DataLoader has its own.
         optimizer: makes the optimiser from the parameters; `adam(1e-3)` by default.
         schedule: factor on the learning rate, of (step, total steps); a linear warm-up by default.
         gradient_clip: greatest norm of a step's gradient; None for no clipping.
@@ -128,6 +135,8 @@ def fit(
             off, which a line of notice then says; for the size of all batches but an epoch's last.
         variance_products: "float32", or "bfloat16": products that make variances round their operands, see
             `bedl.nn.variance_products`. "auto": bfloat16 in compiled runs on processors with instructions for it.
+        correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`. "auto": of
+            networks with several convolutions, in which positions share the draws of weights, after 100 steps or more.
         validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
         early_stopping: when to end before `epochs`, by ``val_nll``; True: as `EarlyStopping()` says.
         checkpoint: a directory for this run's checkpoints, or `Checkpoints` to say how often.
@@ -139,6 +148,9 @@ def fit(
         loggers: Fabric's loggers, such as TensorBoardLogger.
         accelerator, devices, strategy, num_nodes, precision: as in Lightning Fabric.
         num_workers, collate: for a Dataset, as in torch's DataLoader.
+        unpack: makes (x, y) or (x, y, weight) of a batch of a Dataset or DataLoader that is put together otherwise; a
+            dict with ``labels`` is understood, see `bedl.training.unpacking`.
+        n_train: the N of the objectives, the number of points by default; a loader over an IterableDataset needs it.
         seed: of the order of the points and all that is drawn while training; global generators are left as they were.
 
     Raises:
@@ -158,7 +170,7 @@ def fit(
     """
     _check_method(method)
     places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
-    watchers = [*callbacks, *_history(history, places), *([Progress()] if progress else [])]
+    watchers = [*check_callbacks(callbacks), *_history(history, places), *([Progress()] if progress else [])]
     if isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"fit makes the optimiser itself, so that a run can be resumed: pass a function of the parameters, such as "
@@ -168,15 +180,20 @@ def fit(
         early_stopping = EarlyStopping() if early_stopping else None
     if early_stopping is not None and validation is None:
         raise ValueError("fit: early_stopping looks at a validation set; pass validation=(x, y)")
+    points = as_points(data, num_workers, collate, n_train, unpack)
+    if points.batch_size is not None and batch_size not in (None, points.batch_size):
+        raise TypeError(f"fit: the loader makes batches of {points.batch_size}; leave out batch_size={batch_size}")
+    batch_size = points.batch_size or (32 if batch_size is None else batch_size)
     settings = Settings(
-        epochs=epochs, optimizer=optimizer or adam(), batch_size=batch_size, schedule=schedule,
+        epochs=epochs, optimizer=optimizer or adam(), batch_size=batch_size,
+        schedule=schedule,
         gradient_clip=gradient_clip, accumulate=accumulate, early_stopping=early_stopping, checkpoints=places,
         resume=resume, callbacks=tuple(watchers), compile=compile,
-        variance_products=variance_products, seed=seed,
+        variance_products=variance_products, correct=correct, seed=seed,
     )  # fmt: skip
-    points = as_points(data, num_workers, collate)
-    held_out = None if validation is None else as_points(validation, num_workers, collate)
-    fabric = Fabric(
+    warn_of_targets(method, points)
+    held_out = None if validation is None else as_validation(validation, num_workers, collate, unpack)
+    fabric = _fabric(
         accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision,
         loggers=loggers,
     )  # fmt: skip
@@ -186,6 +203,15 @@ def fit(
     if weights:
         method.load_state_dict(safetensors.torch.load(weights))
     return FitResult(*outcome)
+
+
+def _fabric(**options: Any) -> Any:
+    """Lightning's Fabric, which takes seconds to import, and which networks of tables do without."""
+    try:
+        from lightning_fabric import Fabric
+    except ModuleNotFoundError as error:
+        raise ImportError("fit needs lightning_fabric: pip install 'bedl[train]'") from error
+    return Fabric(**options)
 
 
 def _train(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bedl.nn.calling import join_parts, map_parts
 from bedl.training.data import as_points, cast, global_batches
 
 __all__ = ["Joined", "ReplicaBatches", "Rows"]
@@ -74,6 +76,20 @@ class ReplicaBatches:
     def __getitem__(self, step: int) -> Rows:
         return self.joined.rows(self.numbers(step))
 
+    def some(self, steps: Iterable[int]) -> list[tuple[list[int], Rows]]:
+        """Several steps at once: which ones are equally wide, and theirs stacked. shapes: (steps, R, B, *)"""
+        numbers = {step: self.numbers(step) for step in steps}
+        groups: dict[int, list[int]] = {}
+        for step, own in numbers.items():
+            groups.setdefault(max(map(len, own)), []).append(step)
+        found = []
+        for group in groups.values():
+            rows = self.joined.rows([own for step in group for own in numbers[step]])
+            form = (len(group), len(self.seeds))
+            x, y, weight = (None if part is None else part.unflatten(0, form) for part in rows[:3])
+            found.append((group, Rows(x, y, weight, rows.counts)))  # type: ignore[arg-type]
+        return found
+
 
 class Joined:
     """The points of all replicas in memory, each set once, and where each replica's own are.
@@ -108,26 +124,29 @@ class Joined:
             own = np.arange(points.n) if points.index is None else points.index
             self.places.append(own + starts[key])
         inputs, targets, weights = zip(*parts, strict=True)
-        self.x: Any = (inputs[0] if len(parts) == 1 else torch.cat(inputs)).to(device)
+        self.x: Any = map_parts(lambda part: part.to(device), functools.reduce(join_parts, inputs))
         self.y = (targets[0] if len(parts) == 1 else torch.cat(targets)).to(device)
         self.weight = _joined_weights(weights, targets, device)
 
     def rows(self, numbers: Sequence[np.ndarray]) -> Rows:
-        """Rows of `x` for each replica, padded to the same number."""
+        """Rows of `x` for each replica, or for each several times, padded to the same number."""
         counts = [len(row) for row in numbers]
         width = max(counts)
-        padded = np.empty((len(numbers), width), dtype=np.int64)
-        for r, row in enumerate(numbers):
-            padded[r, : len(row)] = row
-            padded[r, len(row) :] = row[0] if len(row) else self.places[r][0]
+        if min(counts) == width:
+            padded = np.stack(numbers)
+        else:
+            padded = np.empty((len(numbers), width), dtype=np.int64)
+            for r, row in enumerate(numbers):
+                padded[r, : len(row)] = row
+                padded[r, len(row) :] = row[0] if len(row) else self.places[r % len(self.places)][0]
         index = torch.from_numpy(padded).to(self.y.device)
         weight = None if self.weight is None else self.weight[index]
         if min(counts) < width:
             present = torch.arange(width) < torch.tensor(counts)[:, None]
             present[torch.tensor(counts) == 0, 0] = True  # a mean of nothing is not a number; its update is dropped
-            present = present.to(self.y.device, self.x.dtype)
-            weight = present if weight is None else weight * present
-        return Rows(self.x[index], self.y[index], weight, counts)
+            present = present.to(self.y.device, torch.float32 if weight is None else weight.dtype)
+            weight = present if weight is None else weight * present.reshape(present.shape + (1,) * (weight.ndim - 2))
+        return Rows(map_parts(lambda part: part[index], self.x), self.y[index], weight, counts)
 
 
 def _joined_weights(weights: Sequence[Tensor | None], targets: Sequence[Tensor], device: torch.device) -> Tensor | None:
@@ -136,7 +155,7 @@ def _joined_weights(weights: Sequence[Tensor | None], targets: Sequence[Tensor],
         return None
     like = next(weight for weight in weights if weight is not None)
     filled = [
-        torch.ones(len(y), dtype=like.dtype, device=like.device) if w is None else w
+        torch.ones((len(y), *like.shape[1:]), dtype=like.dtype, device=like.device) if w is None else w
         for w, y in zip(weights, targets, strict=True)
     ]
     return torch.cat(filled).to(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,19 @@ import torch
 from torch import Tensor
 
 from bedl.methods import Batch, Method
+from bedl.nn.calling import map_parts
 from bedl.training import checkpoint, random_state
 from bedl.training.checkpoint import CheckpointError, Checkpoints, Pace, resume_from
-from bedl.training.data import stream_seed
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
 from bedl.training.replica_data import ReplicaBatches, Rows
+from bedl.training.replica_feed import Feed, Preparation
 from bedl.training.replica_stopping import ReplicaWatch
 from bedl.training.schedule import Schedule
 from bedl.training.stacked import Stacked
 from bedl.training.state import build_of, compare_settings
-from bedl.training.vector_adam import VectorAdam, clip_rows
+from bedl.training.vector_adam import VectorAdam, clipping, norms
 
 __all__ = ["ReplicaRun", "ReplicaSettings"]
 
@@ -31,7 +33,7 @@ __all__ = ["ReplicaRun", "ReplicaSettings"]
 class ReplicaSettings:
     """The choices of a run; `fit_replicas` explains them."""
 
-    rates: Tensor  # shape: (R,)
+    rates: Sequence[float]
     seeds: Sequence[int]
     schedule: Schedule
     gradient_clip: float | None
@@ -45,7 +47,7 @@ class ReplicaRun:
     """Replicas under way; to callbacks it shows the same as a `Run` of one method.
 
     Attributes:
-        methods: what is trained.
+        methods: what is trained, with the parameters of now; `method` where it is one.
         epoch: that of the replica with most steps, counted from 0.
         step, total_steps: optimiser steps taken, and planned.
         stop: set it to end the run after the present step.
@@ -53,15 +55,26 @@ class ReplicaRun:
 
     def __init__(self, stacked: Stacked, batches: ReplicaBatches, validation: Any, settings: ReplicaSettings):
         self.stacked, self.batches, self.settings = stacked, batches, settings
-        self.methods: list[Method] = stacked.methods
         self.watch = None if validation is None else ReplicaWatch(stacked, validation, settings.early_stopping)
         self.adam = VectorAdam(stacked.parameters)
-        self.draw = Preparation(self.methods, settings.seeds)
+        self.draw = Preparation(stacked.methods, settings.seeds)
+        self.feed = Feed(batches, self.draw)
         self.losses = Losses(batches)
         self.step, self.total_steps = 0, len(batches)
         self.stop = False
         self.checkpoint: Path | None = None
         self.pace = Pace(settings.checkpoints)
+
+    @property
+    def methods(self) -> list[Method]:
+        self.stacked.write_back()
+        return self.stacked.methods
+
+    @property
+    def method(self) -> Method:
+        """The only one there is."""
+        (method,) = self.methods
+        return method
 
     @property
     def epoch(self) -> int:
@@ -99,33 +112,42 @@ class ReplicaRun:
 
     @property
     def _stopped(self) -> list[bool]:
-        return [False] * len(self.methods) if self.watch is None else self.watch.stopped
+        return [False] * len(self.stacked.methods) if self.watch is None else self.watch.stopped
 
     def _step(self) -> None:
-        rows = self.batches[self.step]
-        batch = self.draw(rows, self.batches.n_train)
-        if self.methods[0].paced:
+        rows, batch = self.feed[self.step]
+        if self.stacked.methods[0].paced:
             seen = [self.step / count for count in self.batches.per_epoch]
             batch = batch._replace(epoch=torch.tensor(seen, device=self.stacked.device))
         loss, gradient = self.stacked.gradients(batch)
-        if not bool(loss.isfinite().all() & gradient.isfinite().all()):
+        values, lengths = loss.tolist(), norms(gradient).tolist()
+        if not math.isfinite(sum(values) + sum(lengths)):
             raise self._not_finite(batch, loss, gradient)
-        if self.settings.gradient_clip is not None:
-            gradient = clip_rows(gradient, self.settings.gradient_clip)
+        limit = self.settings.gradient_clip
         totals = self.batches.totals
         going = [self.step < total and not done for total, done in zip(totals, self._stopped, strict=True)]
-        schedule = self.settings.schedule
-        factors = [schedule(self.step, total) if on else 0.0 for on, total in zip(going, totals, strict=True)]
-        rates = self.settings.rates * torch.tensor(factors, dtype=torch.float64)
-        self.adam.step(gradient, rates.to(self.stacked.device))
+        factor = {total: self.settings.schedule(self.step, total) for total in set(totals) if self.step < total}
+        rates = [
+            rate * factor[total] if on else 0.0
+            for on, total, rate in zip(going, totals, self.settings.rates, strict=True)
+        ]
+        self.adam.step(gradient, rates, None if limit is None else clipping(lengths, limit))
         epoch = self.epoch
         self.step += 1
-        mean = float(loss.mean())
-        self._tell(
-            "on_step",
-            {"kind": "step", "epoch": epoch, "step": self.step, "loss": mean, "points": sum(rows.counts)},
-        )
-        ended = self.losses.add(loss, rows, going)
+        if self.settings.callbacks:
+            mean = sum(values) / len(values)
+            self._tell(
+                "on_step",
+                {
+                    "kind": "step",
+                    "epoch": epoch,
+                    "step": self.step,
+                    "loss": mean,
+                    "lr": max(rates),
+                    "points": sum(rows.counts),
+                },
+            )
+        ended = self.losses.add(values, rows, going)
         if any(ended):
             if self.watch is not None:
                 self.losses.score(ended, self.watch.update(ended))
@@ -140,9 +162,9 @@ class ReplicaRun:
         """The error for the first replica whose loss or gradient is not finite; all keep the parameters they had."""
         self.stacked.write_back()
         replica = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
-        parts: list[Any] = [None if part is None else part[replica] for part in batch]  # type: ignore[index]
+        parts: list[Any] = [map_parts(lambda part: part[replica], part) for part in batch]
         own = Batch._make(parts)._replace(n_train=int(parts[2]))
-        origin = find_origin(self.methods[replica], [own])
+        origin = find_origin(self.stacked.methods[replica], [own])
         where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
         return NonFiniteLossError(self.step, float(loss[replica]), where, self.checkpoint)
 
@@ -160,6 +182,10 @@ class ReplicaRun:
         sizes, epochs, points = list(batches.n_train), batches.epochs, batches.batch_size
         return {"seeds": list(self.settings.seeds), "n_train": sizes, "epochs": epochs, "batch_size": points}
 
+    def _build(self) -> str:
+        """The methods' build, and the order of parameters in a row."""
+        return f"{build_of(self.stacked.methods[0])}\n{' '.join(self.stacked.names)}"
+
     def _state(self) -> dict[str, Any]:
         return {
             "replicas": self.stacked.parameters,
@@ -170,7 +196,7 @@ class ReplicaRun:
             "draws": [generator.get_state() for generator in self.draw.generators],
             "random": random_state.capture_torch(self.stacked.device),
             "settings": self._fingerprint(),
-            "build": build_of(self.methods[0]),
+            "build": self._build(),
         }
 
     def _load(self, path: Path) -> None:
@@ -179,7 +205,7 @@ class ReplicaRun:
         if "replicas" not in content:
             raise CheckpointError(f"{path} is of a single method, not of several that are trained as one")
         compare_settings(content["settings"], self._fingerprint(), path)
-        if content["build"] != build_of(self.methods[0]) or content["replicas"].shape != self.stacked.parameters.shape:
+        if content["build"] != self._build() or content["replicas"].shape != self.stacked.parameters.shape:
             raise CheckpointError(
                 f"{path} was written with other networks, heads or objectives; use the same ones, or start anew with "
                 "another checkpoint directory"
@@ -201,40 +227,6 @@ class ReplicaRun:
         self.checkpoint = path
 
 
-class Preparation:
-    """Batches for all replicas, with what each method draws for its own, from a generator of its own.
-
-    Methods that can draw for many at once do so, from the first generator: in Python, that is most of a step's time.
-    """
-
-    def __init__(self, methods: Sequence[Any], seeds: Sequence[int]):
-        self.methods = methods
-        # the stream that `fit` gives a single process with this seed
-        self.generators = [torch.Generator().manual_seed(stream_seed(seed, 0)) for seed in seeds]
-        self.draws = True
-        self.together = all(method.prepares_many for method in methods)
-
-    def __call__(self, rows: Rows, sizes: Sequence[Any]) -> Batch:
-        """shapes: as in Batch, with R replicas in front; n_train: shape (R,)"""
-        n_train = torch.tensor(sizes, dtype=torch.float32, device=rows.y.device)
-        batch = Batch(rows.x, rows.y, n_train, rows.weight)
-        if not self.draws:
-            return batch
-        if self.together:
-            return self.methods[0].prepare(batch, self.generators[0])
-        copies = []
-        for r, (method, generator) in enumerate(zip(self.methods, self.generators, strict=True)):
-            count = rows.counts[r] or 1
-            own = Batch(rows.x[r, :count], rows.y[r, :count], sizes[r])
-            prepared = method.prepare(own, generator)
-            if prepared is own:
-                self.draws = False  # nothing is drawn in these objectives
-                return batch
-            padding = rows.x[r, count:]
-            copies.append(torch.cat([prepared.perturbed, padding]) if len(padding) else prepared.perturbed)
-        return batch._replace(perturbed=torch.stack(copies))
-
-
 class Losses:
     """Each replica's mean loss per epoch, as it comes about."""
 
@@ -243,12 +235,12 @@ class Losses:
         self.sums, self.masses = ([0.0] * len(self.per_epoch) for _ in range(2))
         self.epochs: list[list[Row]] = [[] for _ in self.per_epoch]
 
-    def add(self, loss: Tensor, rows: Rows, going: Sequence[bool]) -> list[bool]:
-        """Take in a step. Says which replicas have ended an epoch. loss: shape (R,)"""
-        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.sum(1).tolist()
+    def add(self, losses: Sequence[float], rows: Rows, going: Sequence[bool]) -> list[bool]:
+        """Take in a step. Says which replicas have ended an epoch."""
+        masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.flatten(1).sum(1).tolist()
         self.steps += 1
         ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
-        for r, (value, mass, on) in enumerate(zip(loss.tolist(), masses, going, strict=True)):
+        for r, (value, mass, on) in enumerate(zip(losses, masses, going, strict=True)):
             if on:
                 self.sums[r], self.masses[r] = self.sums[r] + value * mass, self.masses[r] + mass
             if ended[r]:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bedl.nn.calling import map_parts
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.replica_data import Joined
+from bedl.training.scoring import as_places, counted, scored
 from bedl.training.stacked import Stacked
 
 __all__ = ["ReplicaWatch"]
@@ -32,7 +34,8 @@ class ReplicaWatch:
         self.stacked, self.rule = stacked, rule
         count = len(stacked.methods)
         self.points = Joined(validation, count, stacked.device, stacked.methods[0])
-        stacked.methods[0].predict(self.points.x[:1]).check_targets(self.points.y)
+        first = self.points.rows([places[:1] for places in self.points.places])
+        scored(stacked.methods[0], map_parts(lambda part: part[0], first.x), first.y[0], None)
         self.best = [math.inf] * count
         self.waited = [0] * count
         self.stopped = [False] * count
@@ -58,10 +61,12 @@ class ReplicaWatch:
         total = torch.zeros(2, len(self.best), dtype=torch.float64)
         for start in range(0, max(self.points.sizes), chunk):
             part = self.points.rows([place[start : start + chunk] for place in self.points.places])
-            log_p = self.stacked.log_densities(part.x, part.y).double().cpu()
-            weight = torch.ones_like(log_p) if part.weight is None else part.weight.double().cpu()
+            y, counts = counted(self.stacked.methods[0], part.y, part.weight)
+            log_p = self.stacked.log_densities(part.x, y).double().cpu()
+            weight = torch.ones_like(log_p) if counts is None else as_places(counts.double().cpu(), log_p)
             # a replica whose set ended in an earlier chunk has one point of padding here
-            weight = weight * (torch.tensor(part.counts) > 0)[:, None]
+            weight = weight * as_places(torch.tensor(part.counts) > 0, log_p)
+            log_p, weight = log_p.flatten(1), weight.flatten(1)
             total += torch.stack([-log_p.where(weight > 0, 0.0).mul(weight).sum(1), weight.sum(1)])
         return (total[0] / total[1]).tolist()
 

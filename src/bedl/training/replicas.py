@@ -20,9 +20,9 @@ from bedl.methods import Method
 from bedl.nn import refuse_frozen
 from bedl.training import random_state
 from bedl.training.checkpoint import Checkpoints
-from bedl.training.data import stream_seed
+from bedl.training.data import as_points, stream_seed, warn_of_targets
 from bedl.training.early_stopping import EarlyStopping
-from bedl.training.history import Callback, Progress
+from bedl.training.history import Callback, Progress, check_callbacks
 from bedl.training.replica_data import ReplicaBatches
 from bedl.training.replica_run import ReplicaRun, ReplicaSettings
 from bedl.training.schedule import WARMUP, Schedule
@@ -99,7 +99,7 @@ def fit_replicas(
     """
     methods = _replicas(methods)
     seeds = list(range(len(methods))) if seeds is None else list(seeds)
-    rates = torch.as_tensor([lr] * len(methods) if isinstance(lr, (int, float)) else list(lr), dtype=torch.float64)
+    rates = [float(lr)] * len(methods) if isinstance(lr, (int, float)) else [float(rate) for rate in lr]
     if len(seeds) != len(methods) or len(rates) != len(methods):
         raise ValueError(
             f"{len(methods)} replicas need as many seeds and learning rates, not {len(seeds)} and {len(rates)}"
@@ -117,8 +117,9 @@ def fit_replicas(
     places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
     settings = ReplicaSettings(
         rates, seeds, schedule, gradient_clip, early_stopping, places, resume,
-        callbacks=(*callbacks, *([Progress()] if progress else [])),
+        callbacks=(*check_callbacks(callbacks), *([Progress()] if progress else [])),
     )  # fmt: skip
+    warn_of_targets(methods[0], as_points(data[0] if isinstance(data, list) else data))
     stacked = Stacked(methods, device, compile)
     batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device, methods[0])
     with _own_randomness(stacked.device, seeds):

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +16,17 @@ from bedl.methods import Batch, Method
 from bedl.training import random_state, state
 from bedl.training.checkpoint import Checkpoints, Pace, resume_from
 from bedl.training.compiling import Compile, should_compile, variance_precision
-from bedl.training.data import Fetched, Points, cast, global_batches, share_of, stream_seed
+from bedl.training.correcting import Correct, correct_after, forget_correction
+from bedl.training.data import Fetched, Place, Points, cast
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
 from bedl.training.random_state import capture_torch, restore_torch
 from bedl.training.schedule import WARMUP, Schedule
+from bedl.training.scoring import counted, scored
 from bedl.training.step import GradientStep, Micro, Statistics
 
-if TYPE_CHECKING:
-    from bedl.predictive import Predictive
-
-__all__ = ["Run", "Settings", "log_density"]
+__all__ = ["Run", "Settings"]
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -48,6 +47,7 @@ class Settings:
     callbacks: tuple[Callback, ...] = ()
     compile: Compile = "auto"
     variance_products: str = "auto"
+    correct: Correct = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -80,10 +80,11 @@ class Run:
             validation,
             settings,
         )
+        forget_correction(method, settings.correct)
         method.to(fabric.device)  # before the optimiser looks at where parameters are
         optimizer = settings.optimizer([p for p in method.parameters() if p.requires_grad])
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
-        self.total_steps = settings.epochs * -(-points.n // settings.batch_size)
+        self.total_steps = settings.epochs * points.steps(settings.batch_size)
         compile = self._compiles()
         variances = variance_precision(settings.variance_products, compile, fabric.device.type)
         self.module, self.optimizer = fabric.setup(Statistics(method, compile, variances), optimizer)
@@ -117,6 +118,7 @@ class Run:
             self._tell("on_end")
         if self.watch:
             self.watch.restore(self.method)
+        correct_after(self.method, self.points, self.settings.correct, self.step, self.fabric.device)
         if self.method.concludes:
             with torch.no_grad():
                 self.method.eval()
@@ -137,9 +139,8 @@ class Run:
 
     def _epoch(self) -> None:
         self.method.train()
-        for micros, n_points in self._steps():
+        for micros, n_points, last in self._steps():
             self._step(micros, n_points)
-            last = self.batch * self.settings.batch_size >= self.points.n
             if self.stop:
                 self.stopped_early = True
             if last:
@@ -172,24 +173,21 @@ class Run:
             self.stop = self.fabric.broadcast(self.stop)
 
     # -- one step ---------------------------------------------------------------------------------
-    def _steps(self) -> Iterator[tuple[list[Micro], float]]:
-        """What is left of this epoch: this process's micro-batches, and how much all points of the step count."""
+    def _steps(self) -> Iterator[tuple[list[Micro], float, bool]]:
+        """What is left of this epoch: micro-batches, how much all points of the step count, whether it is the last."""
         s, fabric = self.settings, self.fabric
-        batches = global_batches(self.points.n, s.batch_size, s.seed, self.epoch)[self.batch :]
-        shares = [share_of(batch, fabric.global_rank, fabric.world_size, s.accumulate) for batch in batches]
-        chunks = [chunk for share in shares for chunk, _ in share]
-        fetched = self.points.fetch(chunks, stream_seed(s.seed, self.epoch, self.batch))
-        for batch, share in zip(batches, shares, strict=True):
-            micros = [self._prepared(next(fetched), count) for _, count in share]
-            weighted = any(micro.weight is not None for micro, _ in micros)
-            yield micros, self._total(sum(count for _, count in micros)) if weighted else len(batch)
+        rank, world = fabric.global_rank, fabric.world_size
+        for share in self.points.shares(Place(s.batch_size, s.seed, self.epoch, self.batch, rank, world, s.accumulate)):
+            micros = [self._prepared(points, count) for points, count in share.micros]
+            weighted = counted(self.method, micros[0][0].y, micros[0][0].weight)[1] is not None
+            yield micros, self._total(sum(c for _, c in micros)) if weighted else share.n_points, share.last
 
     def _prepared(self, points: Fetched, count: float) -> Micro:
         """A micro-batch on its device, and how much it counts: the sum of its weights, or how many points it has."""
         x, y, weight = points
-        if weight is not None:
-            count = float(weight.double().sum()) if count else 0.0
-            weight = weight if count else torch.ones_like(weight)  # a mean of nothing is not a number
+        counts = counted(self.method, y, weight)[1]
+        if counts is not None:
+            count = float(counts.double().sum()) if count else 0.0
         x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
         batch = Batch(x, y, self.points.n_train, weight, epoch=self._pace_of(y.device))
         return self.method.prepare(batch), count
@@ -253,27 +251,12 @@ class Run:
     @torch.no_grad()
     def evaluate(self, points: Points, chunk: int = 1024) -> float:
         """(Weighted) mean −log p(y|x) over a set, shared among the processes."""
-        rank, world = self.fabric.global_rank, self.fabric.world_size
-        numbers = torch.arange(points.n).numpy()[rank::world]
-        chunks = [numbers[i : i + chunk] for i in range(0, len(numbers), chunk)]
+        world = self.fabric.world_size
         total = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
-        for fetched in points.fetch(chunks):
+        for fetched in points.everything(self.fabric.global_rank, world, chunk):
             x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
             with self.fabric.autocast():
-                prediction = self.method.predict(x)
-            prediction.check_targets(y)
-            log_p = log_density(prediction, y).double()
-            if weight is None:
-                weight = torch.ones_like(log_p)
-            elif weight.ndim < log_p.ndim:  # one weight for all places of dense outputs
-                weight = weight.reshape(weight.shape + (1,) * (log_p.ndim - weight.ndim)).expand(log_p.shape)
-            weight = weight.double()
-            total += torch.stack([-(weight * log_p).sum(), weight.sum()])
+                log_p, counts = scored(self.method, x, y, weight)
+            total += torch.stack([-(counts.double() * log_p.double()).sum(), counts.double().sum()])
         total = self.fabric.all_reduce(total, reduce_op="sum") if world > 1 else total
         return float(total[0] / total[1])
-
-
-def log_density(prediction: Predictive, y: Tensor) -> Tensor:
-    """log p(y|x) of a validation set's points; y: shape (n,) or (n, D); result: shape (n,)"""
-    # one target may come without an axis of its own, which log_prob would broadcast
-    return prediction.log_prob(y.unsqueeze(-1) if y.is_floating_point() and y.ndim < prediction.mean.ndim else y)

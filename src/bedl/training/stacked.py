@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from bedl.methods import Batch, Method
-from bedl.training.run import log_density
+from bedl.training.batched import Batched, NotKnown, Rows, in_rows, with_numbers
+from bedl.training.scoring import log_density
 
-__all__ = ["Stacked"]
+__all__ = ["Stacked", "is_known"]
 
 
 class _Loss(nn.Module):
@@ -27,7 +28,7 @@ class _Loss(nn.Module):
     def forward(self, batch: Batch, score: bool = False) -> Tensor:
         """shape: (), or (n,) for the score"""
         if score:
-            return log_density(self.method.predict(batch.x), batch.y)
+            return log_density(self.method, batch.x, batch.y)
         return self.method.combine(self.method.statistics(batch), batch.n_train)
 
 
@@ -50,7 +51,7 @@ class Stacked:
         self.methods = list(methods)
         self.base = _Loss(methods[0])
         first = dict(self.base.named_parameters())
-        self.names = [name for name, p in first.items() if p.requires_grad]
+        self.names = in_rows([name for name, p in first.items() if p.requires_grad])
         self.shapes = [first[name].shape for name in self.names]
         self.sizes = [first[name].numel() for name in self.names]
         self.device = torch.device(device) if device is not None else first[self.names[0]].device
@@ -61,9 +62,26 @@ class Stacked:
         self.fixed, self.fixed_axes = self._fixed()
         self.numbers = {key: value.to(self.device) for key, value in differing_numbers(methods).items()}
         self.losses = torch.compile(self._losses) if compile else self._losses
+        self.batched = None if compile else self._batched()
+
+    def _batched(self) -> Batched | None:
+        """The same in fewer calls, for builds that are known."""
+        count = sum(name.endswith("_mean") for name in self.names)
+        if [name.removesuffix("mean") for name in self.names[:count]] != [
+            name.removesuffix("logvar") for name in self.names[count : 2 * count]
+        ]:
+            return None
+        rows = Rows(self.names, self.shapes, self.parameters, count)
+        try:
+            return Batched(self.methods, rows, self.fixed.__getitem__, self.numbers)
+        except NotKnown:
+            return None
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and their gradients. batch: as Batch, R in front; results: shapes (R,), (R, P)"""
+        if self.batched is not None and isinstance(batch.x, Tensor) and batch.x.dim() == 3:
+            with torch.no_grad():
+                return self.batched.gradients(batch)
         rows = self.parameters.detach().requires_grad_()
         losses = self.losses(rows, batch)
         # a replica's loss depends on its own row alone, so the gradient of the sum is every replica's own
@@ -73,6 +91,8 @@ class Stacked:
     @torch.no_grad()
     def log_densities(self, x: Any, y: Tensor) -> Tensor:
         """Each replica's log p(y|x) of its own points. x: shape (R, n, *input); result: shape (R, n)"""
+        if self.batched is not None and isinstance(x, Tensor) and x.dim() == 3:
+            return self.batched.log_densities(x, y)
         score = functools.partial(self._one, score=True)
         batch = Batch(x, y, torch.ones(len(self.parameters), device=self.device))
         axes: Any = Batch._make(None if part is None else 0 for part in batch)
@@ -129,6 +149,11 @@ class Stacked:
                 own[name].copy_(part.view(shape))
 
 
+def is_known(method: Method) -> bool:
+    """Whether a method has a twin that needs no vmap."""
+    return any(p.requires_grad for p in method.parameters()) and Stacked([method]).batched is not None
+
+
 def check_same_build(methods: Sequence[Any]) -> None:
     """Refuse replicas that vmap would silently treat alike: all run the first one's code with their own tensors."""
     first = methods[0]
@@ -170,11 +195,3 @@ def differing_numbers(methods: Sequence[Any]) -> dict[tuple[int, str], Tensor]:
                 raise ValueError(f"replicas differ in {type(term).__name__}.{field.name}, which is not a number")
             found[number, field.name] = torch.tensor(values, dtype=torch.float32)
     return found
-
-
-def with_numbers(objective: Any, numbers: dict[tuple[int, str], Tensor]) -> Any:
-    """The same objective with other numbers in it."""
-    terms = list(objective)
-    for (number, field), value in numbers.items():
-        terms[number] = dataclasses.replace(terms[number], **{field: value})
-    return type(objective)(*terms)

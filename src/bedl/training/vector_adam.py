@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["VectorAdam", "clip_rows"]
+from bedl import native
+
+__all__ = ["VectorAdam", "clipping", "norms"]
 
 
 class VectorAdam:
@@ -23,7 +26,7 @@ class VectorAdam:
 
     Example:
         >>> parameters = torch.zeros(2, 3)
-        >>> VectorAdam(parameters).step(torch.ones(2, 3), torch.tensor([0.1, 0.2]))
+        >>> VectorAdam(parameters).step(torch.ones(2, 3), [0.1, 0.2])
         >>> parameters[:, 0]
         tensor([-0.1000, -0.2000])
     """
@@ -33,23 +36,38 @@ class VectorAdam:
         self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
 
     @torch.no_grad()
-    def step(self, gradient: Tensor, lr: Tensor) -> None:
+    def step(self, gradient: Tensor, lr: Sequence[float], scale: Sequence[float] | None = None) -> None:
         """Update all rows.
 
         Args:
             gradient: shape (R, P)
-            lr: learning rates; a row with 0 stays exactly as it is. shape: (R,)
+            lr: learning rates; a row with 0 stays exactly as it is.
+            scale: a factor on each row's gradient, such as `clipping` gives.
         """
         beta1, beta2 = self.betas
         self.count += 1
+        rates = [rate / (1 - beta1**self.count) for rate in lr]
+        unbiased = math.sqrt(1 - beta2**self.count)
+        if gradient.is_contiguous() and native.suits(self.parameters, gradient):
+            how = (beta1, beta2, unbiased, self.eps)
+            scales = [1.0] * len(rates) if scale is None else scale
+            native.training.adam(scales, rates, *how, self.parameters, gradient, self.mean, self.square)
+            return
+        if scale is not None:
+            gradient = gradient * gradient.new_tensor(scale).unsqueeze(1)
         self.mean.lerp_(gradient, 1 - beta1)
         self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (self.square.sqrt() / math.sqrt(1 - beta2**self.count)).add_(self.eps)
-        rate = -(lr / (1 - beta1**self.count)).unsqueeze(1).to(root.dtype)
-        self.parameters.addcmul_(rate, self.mean / root)
+        root = (self.square.sqrt() / unbiased).add_(self.eps)
+        self.parameters.addcmul_(-gradient.new_tensor(rates).unsqueeze(1), self.mean / root)
 
 
-def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
-    """Scale each row down to a norm of at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does. shape: (R, P)"""
-    norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-    return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)
+def norms(gradient: Tensor) -> Tensor:
+    """The norm of each row. gradient: shape (R, P); result: shape (R,)"""
+    if gradient.is_contiguous() and native.suits(gradient):
+        return native.training.norms(gradient)
+    return torch.linalg.vector_norm(gradient, dim=1)
+
+
+def clipping(norms: Sequence[float], max_norm: float) -> list[float]:
+    """Factors that scale rows to a norm of at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does."""
+    return [min(1.0, max_norm / (norm + 1e-6)) for norm in norms]

@@ -1,0 +1,47 @@
+"""`python -m benchmarks.quality TABLE`: rows into results/TABLE.jsonl, and their means. Goes on where it stopped."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.quality import rows, uci, users
+
+TABLES: dict[str, Any] = {"uci": uci, "uci-distinct": uci, "gap": uci, "targets": users, "classes": users}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--methods", default="auto")
+    parser.add_argument("--part", choices=("validation", "test"), default="validation")
+    parser.add_argument("--splits", type=int, nargs="+", default=list(range(20)))
+    parser.add_argument("--only", nargs="*", default=[], help="data sets; all by default")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    path = options.out or Path("results", f"{options.table}.jsonl")
+    table = TABLES[options.table]
+    cells = table.cells(options.table, options.methods.split(","), options.part, options.splits, options.only)
+    rows.run(cells, table.work, path)
+    summary(rows.read(path), options.table, options.part)
+
+
+def summary(found: list[rows.Cell], table: str, part: str) -> None:
+    """Means and standard errors over the splits."""
+    groups: dict[tuple[str, str], list[rows.Cell]] = defaultdict(list)
+    for row in found:
+        if row["table"] == table and row["part"] == part and not row["failed"]:
+            groups[row["dataset"], row["method"]].append(row)
+    for (dataset, method), members in sorted(groups.items()):
+        names = members[0]["metrics"]
+        texts = []
+        for name in names:
+            mean, error = rows.mean_and_error(row["metrics"][name] for row in members)
+            texts.append(f"{name} {mean:.3f} ± {error:.3f}")
+        print(f"{dataset:>28} {method:>14} n={len(members)}  " + "  ".join(texts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The Gaussian processes of infinitely wide convolutional ReLU networks: plain, residual, and a ResNet.
+
+A. Garriga-Alonso, C. Rasmussen, L. Aitchison, "Deep Convolutional Networks as shallow Gaussian Processes", ICLR 2019;
+the three architectures and their variances are the paper's best on MNIST. Its residual network adds a shortcut after
+the ReLU, where activations have no mean of 0: a valid kernel, though of no network, and kept as published. Rows of a
+table are images if their number of columns is a square (8 × 8 digits, 28 × 28 MNIST) or `image` says so; other tables
+are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bedl.methods.exact_gp import LARGEST, ExactGP
+from bedl.methods.nngp import refuse_net
+from bedl.methods.registry import Problem, register
+from bedl.methods.relu_kernels import Convolution, ImageKernel, Layer, Residual, relu
+
+__all__ = ["image_of"]
+
+TASKS = ("regression", "classification")
+
+
+@register("convnet-gp", "Gaussian process of a wide convolutional net (Garriga-Alonso et al. 2019)", tasks=TASKS)
+def convnet_gp(
+    problem: Problem,
+    depth: int = 7,
+    size: int = 7,
+    weight: float = 2.79,
+    bias: float = 7.86,
+    image: Sequence[int] | None = None,
+    noise: float | None = None,
+    largest: int = LARGEST,
+) -> ExactGP:
+    """Convolutions and ReLU in turn, then a dense layer.
+
+    Args:
+        problem: what it is for.
+        depth: convolutions.
+        size: of their windows.
+        weight: variance σ_w² of a weight, times the channels.
+        bias: variance σ_b² of a bias.
+        image: channels, height and width of a row; None: a square of one channel.
+        noise: ratio of noise to signal; None: chosen by the evidence.
+        largest: up to how many rows are solved for.
+    """
+    layers: list[Layer] = []
+    for _ in range(depth):
+        layers += [Convolution(size, weight * size**2, bias), relu]
+    return _process("convnet-gp", problem, [*layers, Convolution(None, weight, bias)], image, noise, largest)
+
+
+@register("residual-cnn-gp", "Gaussian process of a wide residual convolutional net, as published (same)", tasks=TASKS)
+def residual_cnn_gp(
+    problem: Problem,
+    blocks: int = 8,
+    size: int = 4,
+    weight: float = 7.27,
+    bias: float = 4.69,
+    image: Sequence[int] | None = None,
+    noise: float | None = None,
+    largest: int = LARGEST,
+) -> ExactGP:
+    """Blocks x + relu(conv x), a convolution, a dense layer; arguments as for "convnet-gp"."""
+    step: list[Layer] = [Convolution(size, weight * size**2, bias), relu]
+    layers: list[Layer] = [Residual(step) for _ in range(blocks)]
+    dense = Convolution(None, weight, bias)
+    return _process("residual-cnn-gp", problem, [*layers, *step, dense], image, noise, largest)
+
+
+@register("resnet-gp", "Gaussian process of an infinitely wide ResNet-32 (same)", tasks=TASKS)
+def resnet_gp(
+    problem: Problem,
+    blocks: int = 5,
+    image: Sequence[int] | None = None,
+    noise: float | None = None,
+    largest: int = LARGEST,
+) -> ExactGP:
+    """Three groups of `blocks` residual blocks, the second and third of half the size; variances are 1, no biases."""
+    layers: list[Layer] = [Convolution(3)]
+    for group in range(3):
+        stride = 1 if group == 0 else 2
+        branch: list[Layer] = [Convolution(3, stride=stride), relu, Convolution(3)]
+        layers += [relu, Residual(branch, [Convolution(1, stride=stride)])]
+        layers += [Residual([relu, Convolution(3), relu, Convolution(3)]) for _ in range(blocks - 1)]
+    layers += [Convolution(None), relu, Convolution(None)]  # the former in place of average pooling
+    return _process("resnet-gp", problem, layers, image, noise, largest)
+
+
+def _process(
+    name: str, problem: Problem, layers: Sequence[Layer], image: Sequence[int] | None, noise: float | None, largest: int
+) -> ExactGP:
+    refuse_net(problem, name)
+    kernel = ImageKernel(image_of(name, problem.input_shape, image), layers)
+    front = None if problem.front is None else problem.front()
+    return ExactGP(kernel, problem.task, problem.n_targets, front, largest, noise)
+
+
+def image_of(name: str, shape: Sequence[int], image: Sequence[int] | None) -> tuple[int, int, int]:
+    """Channels, height and width that the numbers of a point are read as.
+
+    Args:
+        name: of the method, for messages.
+        shape: of a point.
+        image: what the user says; one of the three may be −1, for as many as there are.
+
+    Example:
+        >>> image_of("convnet-gp", (64,), None), image_of("convnet-gp", (12,), (3, 2, -1))
+        ((1, 8, 8), (3, 2, 2))
+    """
+    count = math.prod(shape)
+    if image is None and len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    if image is None:
+        side = math.isqrt(count)
+        if side * side != count or side < 2:
+            raise ValueError(
+                f"method {name!r} convolves images, and {count} columns are no square one: say which with "
+                "method_options={'image': (channels, height, width)}, or name a method for tables, such as 'nngp'"
+            )
+        return 1, side, side
+    sizes = [int(size) for size in image]
+    if len(sizes) == 3 and sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = count // abs(math.prod(sizes))
+    if len(sizes) != 3 or min(sizes) < 1 or math.prod(sizes) != count:
+        raise ValueError(f"method {name!r}: image is (channels, height, width) of {count} numbers, not {tuple(image)}")
+    return sizes[0], sizes[1], sizes[2]

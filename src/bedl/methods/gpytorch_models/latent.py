@@ -1,0 +1,129 @@
+"""Sparse variational processes: one per output, all of the same build, with whitened inducing values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from gpytorch.constraints import Interval
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.means import ConstantMean
+from gpytorch.models import ApproximateGP
+from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+from torch.nn.functional import unfold
+
+__all__ = ["Latent", "PatchLatent"]
+
+
+class Latent(ApproximateGP):
+    """Processes with squared-exponential kernels, a length scale per feature, and inducing points that are learned.
+
+    Args:
+        n_features: of a point.
+        n_outputs: how many processes.
+        inducing: points of each.
+    """
+
+    def __init__(self, n_features: int, n_outputs: int, inducing: int):
+        batch = torch.Size([n_outputs])
+        values = CholeskyVariationalDistribution(inducing, batch_shape=batch)
+        super().__init__(self.strategy()(self, torch.zeros(n_outputs, inducing, n_features), values))
+        self.mean_module = ConstantMean(batch_shape=batch)
+        kernel = RBFKernel(ard_num_dims=n_features, batch_shape=batch)
+        kernel.lengthscale = math.sqrt(n_features)  # about the distance of two standardised points
+        self.covar_module = ScaleKernel(kernel, batch_shape=batch)
+        for module in self.modules():
+            if isinstance(module, Interval):  # bounds are infinite and follow from the build: no file needs them
+                module._non_persistent_buffers_set.update(("lower_bound", "upper_bound"))
+
+    @classmethod
+    def strategy(cls) -> type[VariationalStrategy]:
+        """How the process at a point follows from the inducing values."""
+        return VariationalStrategy
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def start(self, x: Tensor, generator: torch.Generator) -> None:
+        """Put the inducing points on rows of x, and a little beside them. x: shape (n, features)"""
+        points: Any = self.variational_strategy.inducing_points
+        count = points.shape[-2]
+        rows = torch.cat([torch.randperm(len(x), generator=generator) for _ in range(-(-count // len(x)))])
+        chosen = self.candidates(x)[rows[:count].to(x.device)] if len(x) else x
+        noise = 0.01 * torch.randn(chosen.shape, dtype=torch.float64, generator=generator).to(chosen)
+        with torch.no_grad():
+            points.copy_(chosen + noise)
+
+    def candidates(self, x: Tensor) -> Tensor:
+        """What inducing points may start at, one for each row. x: shape (n, features)"""
+        return x
+
+
+class PatchLatent(Latent):
+    """Processes of images that are means over patches of a process of patches; inducing points are patches.
+
+        f(x) = 1/P Σ_p g(x[p]),   k(x, z) = 1/P Σ_p k_g(x[p], z),   k(x, x') = 1/P² Σ_pq k_g(x[p], x'[q])
+
+    Args:
+        image: channels, height and width of a row.
+        size: of a patch.
+        n_outputs: how many processes.
+        inducing: patches of each.
+    """
+
+    def __init__(self, image: tuple[int, int, int], size: tuple[int, int], n_outputs: int, inducing: int):
+        self.image, self.size = image, size
+        super().__init__(image[0] * math.prod(size), n_outputs, inducing)
+
+    @classmethod
+    def strategy(cls) -> type[VariationalStrategy]:
+        return _PatchStrategy
+
+    def patches(self, x: Tensor) -> Tensor:
+        """x: shape (*batch, n, pixels); result: shape (*batch, n, P, patch)"""
+        found = unfold(x.reshape(-1, *self.image), self.size).mT
+        return found.reshape(*x.shape[:-1], *found.shape[-2:])
+
+    def candidates(self, x: Tensor) -> Tensor:
+        patches = self.patches(x)
+        places = (torch.arange(len(x), device=x.device) * 7919) % patches.shape[1]  # another place for each image
+        return patches[torch.arange(len(x), device=x.device), places]
+
+    def across(self, z: Tensor, x: Tensor) -> Tensor:
+        """Covariances of patches and images. shapes: (O, m, patch), (O, n, pixels) -> (O, m, n)"""
+        patches = self.patches(x)
+        k = self.covar_module(z, patches.flatten(-3, -2)).to_dense()
+        return k.unflatten(-1, patches.shape[-3:-1]).mean(-1)
+
+    def variances(self, x: Tensor) -> Tensor:
+        """Of images. shape: (O, n, pixels) -> (O, n)"""
+        kernel: Any = self.covar_module
+        scaled = self.patches(x) / kernel.base_kernel.lengthscale.unsqueeze(-2)
+        distance = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square()
+        return kernel.outputscale[:, None] * (-0.5 * distance).exp().mean((-2, -1))
+
+
+class _PatchStrategy(VariationalStrategy):
+    """`VariationalStrategy` whose inducing values are those of the process of patches."""
+
+    def forward(
+        self,
+        x: Tensor,
+        inducing_points: Tensor,
+        inducing_values: Tensor,
+        variational_inducing_covar: Any = None,
+        diag: bool = True,
+        **kwargs: Any,
+    ) -> MultivariateNormal:
+        model: Any = self.model
+        inside = model.covar_module(inducing_points).add_jitter(self.jitter_val)
+        factor = self._cholesky_factor(inside).to_dense()
+        across = torch.linalg.solve_triangular(factor, model.across(inducing_points, x), upper=False)
+        mean = (across * inducing_values[..., None]).sum(-2) + model.mean_module(x)
+        spread = (across * (variational_inducing_covar.to_dense() @ across)).sum(-2)
+        variance = model.variances(x) - across.square().sum(-2) + spread
+        return MultivariateNormal(mean, DiagLinearOperator(variance.clamp_min(1e-10)))

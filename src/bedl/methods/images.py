@@ -1,0 +1,59 @@
+"""BEDL for images: sure of what the training set shows, and of nothing else.
+
+As in `evidence`, lambda is asked to be known on the data and unknown off it. Off the data are perturbed copies of the
+training images, of eleven kinds (`bedl.objectives.perturbations.IMAGE`): no other data take part. On the data, each
+image is a little elsewhere each time it is seen.
+"""
+
+from __future__ import annotations
+
+from bedl.heads import head_of
+from bedl.methods.bedl import BEDL
+from bedl.methods.networks import gaussian_network
+from bedl.methods.registry import Problem, Training, register
+from bedl.objectives import Known, Unknown
+from bedl.objectives.image_copies import jittered
+from bedl.objectives.perturbations import IMAGE, Perturbation, as_images
+
+__all__ = ["are_images", "for_images"]
+
+
+def are_images(problem: Problem) -> bool:
+    """Whether the points are images: of shape (channels, height, width), or rows that are images of a known shape."""
+    return problem.image_shape is not None or len(problem.input_shape) == 3
+
+
+def for_images(perturbation: Perturbation, problem: Problem) -> Perturbation:
+    """A perturbation of images for the points of a problem, which may have their pixels as columns."""
+    if len(problem.input_shape) == 3 or problem.image_shape is None:
+        return perturbation
+    return as_images(perturbation, problem.image_shape)
+
+
+def training(n: int) -> Training:
+    """Twelve epochs of 60,000 images, more of fewer; no early stopping, so that no image is held out."""
+    epochs = max(3, round(12 * (60_000 / n) ** (1 / 3)))
+    return Training(epochs=epochs, batch_size=min(n, 64 if n < 3000 else 128), lr=0.002, early_stopping=False)
+
+
+@register("images", "for images of classes: evidence asked for on the data and off it", tasks=("classification",),
+          training=training)  # fmt: skip
+def images(problem: Problem, known: float = 0.2, unknown: float = 0.1, augment: bool = True) -> BEDL:
+    """One network.
+
+    Args:
+        problem: what it is for.
+        known: strength of `Known`.
+        unknown: strength of `Unknown`.
+        augment: whether images are shifted, turned and bent a little each time they are seen (`jittered`). Turn it off
+            where such a change would make another thing of them.
+    """
+    if not are_images(problem):
+        raise ValueError(
+            "method 'images' is for images: a net of your own and X of shape (n, channels, height, width), or pixels "
+            "as columns and image_shape=(height, width)"
+        )
+    head = head_of(problem.task, problem.n_targets)
+    objective = Known(known) + Unknown(unknown, for_images(IMAGE, problem))
+    net = gaussian_network(problem, head.n_outputs)
+    return BEDL(net, head, objective, augment=for_images(jittered, problem) if augment else None)

@@ -1,0 +1,104 @@
+"""What stacks of targets and of classes share: members in groups and folds, and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bedl.methods.base import Method
+from bedl.moments import Moments
+from bedl.predictive import Predictive
+
+__all__ = ["Stack"]
+
+CHUNK = 4096  # rows that are predicted together
+FAMILIAR = 0.95  # share of the rows held out that are taken for familiar, however little is known there
+
+
+class Stack(Method):
+    """Groups of members, each of which learns without another fold, and a linear model beside them, as a mixture.
+
+    All members of a group share its weight, which makes the members' densities of the rows that they have not seen
+    most likely; see the subclasses. What the networks do not know off the data, the linear model does not know either:
+    it has no sense of where the data are.
+
+    Args:
+        members: networks of the same build, group by group; member k of each group learns without fold k.
+        folds: how many parts rows are cut into.
+        held: how many of them are held out, each by a member of every group; None: all.
+        linear: a linear model per fold that is held out, which is one more group; None: without.
+    """
+
+    weights: Tensor
+    familiar: Tensor
+
+    def __init__(self, members: Sequence[Method], folds: int, held: int | None = None, linear: nn.Module | None = None):
+        super().__init__()
+        held = folds if held is None else held
+        if folds < 2 or not 1 <= held <= folds or not members or len(members) % held:
+            raise ValueError(
+                f"a stack has at least 2 folds, and for each that is held out a member of each group; not {folds} "
+                f"folds, of which {held} are held out, and {len(members)} members"
+            )
+        self._members = nn.ModuleList(members)
+        self.linear = linear
+        self._folds, self._held = folds, held
+        self.n_groups = len(members) // held + (linear is not None)
+
+    @property
+    def members(self) -> Sequence[Any]:
+        return list(self._members)
+
+    @property
+    def folds(self) -> int:
+        return self._folds
+
+    @property
+    def held_folds(self) -> int:
+        return self._held
+
+    @property
+    def shares(self) -> list[float]:
+        """How much each group counts; the linear model, if there is one, comes last."""
+        return self.weights.sum(1)[: self.n_groups].tolist()
+
+    def summary(self) -> str:
+        networks = self.n_groups - (self.linear is not None)
+        counts = f"{networks} group{'s' * (networks > 1)} of {self._held} network{'s' * (self._held > 1)}"
+        shares = " + ".join(f"{share:.0%}" for share in self.shares[:networks])
+        line = f", linear {self.shares[-1]:.0%}" if self.linear is not None else ""
+        return f"{counts}, weighted by rows held out: networks {shares}{line}"
+
+    # -- the members' own predictions -------------------------------------------------------------
+    def _stacked(self, x: Tensor | Moments, names: Sequence[str]) -> list[Tensor]:
+        """Quantities of all members' predictions, by name. shapes: (groups, held, n, …)"""
+        said = [member(x) for member in self._members]
+        parts = [torch.stack([getattr(p, name) for p in said]).unflatten(0, (-1, self._held)) for name in names]
+        if self.linear is None:
+            return parts
+        linear: Predictive = self.linear(x)
+        return [torch.cat([part, getattr(linear, name)[None]]) for part, name in zip(parts, names, strict=True)]
+
+    def _out_of_fold(
+        self, x: Tensor | Moments, fold: Tensor, names: Sequence[str]
+    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Rows that are held out, some at a time, and what the members say that have not seen them.
+
+        shapes: (n,), and (groups, n, …)
+        """
+        held = (fold < self._held).nonzero()[:, 0]
+        training = self.training
+        self.eval()
+        try:
+            for rows in held.split(CHUNK):
+                parts = self._stacked(x[rows], names)  # type: ignore[index]
+                own, place = fold[rows], torch.arange(len(rows), device=fold.device)
+                yield rows, [part[:, own, place] for part in parts]
+        finally:
+            self.train(training)
+
+    def extra_repr(self) -> str:
+        return f"folds={self.folds}, held={self._held}, shares={[round(share, 2) for share in self.shares]}"

@@ -1,0 +1,161 @@
+"""Copies of images that are no data: digits turned into strokes, scenes into patches, and noise of every size.
+
+Each kind is a function ``(x, generator) -> x`` of images of shape (n, channels, height, width), of any size and range
+of values. What lies outside the picture is what its edge shows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from bedl.objectives.drawing import channel_range, draw_integer, draw_uniform
+
+__all__ = ["cut_and_joined", "erased", "jittered", "moved", "noisy", "turned", "warped"]
+
+
+def noisy(x: Tensor, generator: Generator | None = None, sizes: tuple[float, float] = (0.15, 1.0)) -> Tensor:
+    """Noise of a random size, from single pixels to patches, within each channel's range over the batch.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+        sizes: least and greatest standard deviation of the noise, in units of the range.
+    """
+    n, channels, height, width = x.shape
+    low, high = channel_range(x)
+    grain = 1 + draw_integer(max(1, min(height, width) // 4), generator)
+    uniform = draw_uniform(x, n, channels, -(-height // grain), -(-width // grain), generator=generator)
+    noise = F.interpolate((2 * uniform - 1) * math.sqrt(3), size=(height, width), mode="nearest")
+    least, most = (math.log(size) for size in sizes)
+    size = torch.exp(least + (most - least) * draw_uniform(x, n, 1, 1, 1, generator=generator))
+    return (x + size * (high - low) * noise).clamp(low, high)
+
+
+def turned(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """Each image turned by a quarter, to the left or to the right; turned over, too, every other time.
+
+    Images that are not square are turned upside down or mirrored.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+    """
+    if x.shape[-1] != x.shape[-2]:
+        choices = [x.flip(-1), x.flip(-2), x.flip((-1, -2))]
+    else:
+        left, right = x.rot90(1, (-2, -1)), x.rot90(3, (-2, -1))
+        choices = [left, right, left.flip(-1), right.flip(-1)]
+    number = (draw_uniform(x, len(x), generator=generator) * len(choices)).long().clamp(max=len(choices) - 1)
+    return torch.stack(choices)[number, torch.arange(len(x), device=x.device)]
+
+
+def moved(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """Each image turned by 45° to 315°, sheared, and seen from half to twice the distance.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+    """
+    angle, size, stretch, shear = draw_uniform(x, 4, len(x), generator=generator)
+    angle = math.pi * (0.25 + 1.5 * angle)
+    size, stretch, shear = torch.exp(math.log(4) * (size - 0.5)), torch.exp(stretch - 0.5), shear - 0.5
+    cos, sin = angle.cos() * size, angle.sin() * size
+    rows = torch.stack([cos * stretch, shear * cos - sin, 0 * cos, sin * stretch, shear * sin + cos, 0 * cos], -1)
+    return _seen_at(x, F.affine_grid(rows.reshape(-1, 2, 3), list(x.shape), align_corners=False))
+
+
+def warped(x: Tensor, generator: Generator | None = None, reach: tuple[float, float] = (0.2, 0.6)) -> Tensor:
+    """Each image as on crumpled paper: every place is taken from another one near by.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+        reach: least and greatest distance between the two, in units of half the picture.
+    """
+    size = reach[0] + (reach[1] - reach[0]) * draw_uniform(x, len(x), 1, 1, 1, generator=generator)
+    return _seen_at(x, _straight(x) + _field(x, 3 + draw_integer(3, generator), generator) * size)
+
+
+def cut_and_joined(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """A part of one image, up to a straight cut, beside a part of another.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+    """
+    partner = x[draw_uniform(x, len(x), generator=generator).argsort()]
+    return torch.where(_side(x, generator), x, partner)
+
+
+def erased(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """The images without what lies beyond a straight cut: the darkest value of each channel is there.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+    """
+    return torch.where(_side(x, generator), x, channel_range(x)[0])
+
+
+def jittered(
+    x: Tensor,
+    generator: Generator | None = None,
+    shift: float = 0.05,
+    turn: float = 8.0,
+    zoom: float = 0.08,
+    warp: float = 0.04,
+) -> Tensor:
+    """Each image a little elsewhere, turned, sheared, larger or smaller and bent: what it shows stays what it is.
+
+    This is no copy off the data but an augmentation of them, for ``BEDL(…, augment=jittered)``. Images are not
+    mirrored: many things, letters and digits among them, are others in a mirror.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+        shift: at most so far, in units of the picture.
+        turn: at most by so many degrees.
+        zoom: at most so much larger or smaller, and twice as much sheared.
+        warp: places are bent by so much, in units of half the picture.
+
+    Example:
+        >>> image = torch.zeros(1, 1, 28, 28)
+        >>> image[..., 10:18, 10:18] = 1.0
+        >>> other = jittered(image, torch.Generator().manual_seed(0))
+        >>> other.shape, bool((other != image).any()), bool(other[0, 0, 13, 13] > 0.9)
+        (torch.Size([1, 1, 28, 28]), True, True)
+    """
+    right, down, angle, size, shear = 2 * draw_uniform(x, 5, len(x), generator=generator) - 1
+    angle, size, shear = math.radians(turn) * angle, 1 + zoom * size, 2 * zoom * shear
+    cos, sin = angle.cos() * size, angle.sin() * size
+    rows = torch.stack([cos, shear * cos - sin, 2 * shift * right, sin, shear * sin + cos, 2 * shift * down], -1)
+    places = F.affine_grid(rows.reshape(-1, 2, 3), list(x.shape), align_corners=False)
+    return _seen_at(x, places + warp * _field(x, 5, generator))
+
+
+def _side(x: Tensor, generator: Generator | None) -> Tensor:
+    """Places on one side of a line through about the middle, another one for each image. shape: (n, 1, h, w)"""
+    angle, offset = draw_uniform(x, 2, len(x), 1, 1, generator=generator)
+    column, row = _straight(x).unbind(-1)  # shapes: (1, h, w)
+    angle = 2 * math.pi * angle
+    return (angle.cos() * column + angle.sin() * row > 0.4 * (offset - 0.5))[:, None]
+
+
+def _straight(x: Tensor) -> Tensor:
+    """Where each place of an image is, from -1 to 1. shape: (1, h, w, 2)"""
+    same = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]], dtype=x.dtype, device=x.device)
+    return F.affine_grid(same, [1, 1, *x.shape[-2:]], align_corners=False)
+
+
+def _field(x: Tensor, cells: int, generator: Generator | None) -> Tensor:
+    """Smooth random displacements of about unit size. shape: (n, h, w, 2)"""
+    noise = 2 * draw_uniform(x, len(x), 2, cells, cells, generator=generator) - 1
+    return F.interpolate(noise, size=x.shape[-2:], mode="bicubic", align_corners=False).permute(0, 2, 3, 1)
+
+
+def _seen_at(x: Tensor, places: Tensor) -> Tensor:
+    return F.grid_sample(x, places, padding_mode="border", align_corners=False)

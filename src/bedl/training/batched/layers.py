@@ -1,0 +1,247 @@
+"""Layers of many networks at once, each with its backward pass written out: replicas are one more axis in front.
+
+Twins of `bedl.rules` and `bedl.nn.columns` for parameters that stand in rows (see `rows`): `torch.func.vmap` and
+autograd would come to the same numbers, in many times the calls. A layer keeps what its backward pass needs until the
+next forward pass, in memory that it uses again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bedl import native, special
+from bedl.moments import Moments
+from bedl.nn.columns import compact
+from bedl.rules.rectified import rectified, rectified_gradients
+from bedl.special import NEGLIGIBLE
+from bedl.training.batched.rows import Rows, Weight
+
+__all__ = ["Activation", "Affine", "Chain", "Embedding", "Layer", "Pair", "Scaling", "Shortcut"]
+
+
+class Pair(NamedTuple):
+    """Means and variances of all replicas' values, or the derivatives of the losses by them. shapes: (R, n, k)
+
+    Attributes:
+        variance: None where values are known; of derivatives, where nobody asks for it.
+    """
+
+    loc: Tensor
+    variance: Tensor | None
+
+
+class Layer(Protocol):
+    def forward(self, x: Pair) -> Pair: ...
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        """Write the derivatives by the parameters, and give those by what came in, if `inputs` asks for them."""
+
+
+class Buffers(dict[str, Tensor]):
+    """Results are written where the last ones of the same shape were: fresh memory costs more than small products."""
+
+    def like(self, name: str, x: Tensor, last: int | None = None) -> Tensor:
+        """Room for a result. shape: as `x`, but for the last axis"""
+        shape = x.shape if last is None else (*x.shape[:-1], last)
+        found = self.get(f"{name}{shape[1]}")
+        if found is None or found.shape != shape:
+            found = self[f"{name}{shape[1]}"] = torch.empty(shape, dtype=x.dtype, device=x.device)
+        return found
+
+
+class Affine:
+    """Gaussian weights w ~ N(mu, s²) on inputs N(m, v): mean mu·m, variance (mu² + s²)·v + s²·m².
+
+    Args:
+        rows: all parameters.
+        weight: where its pair is.
+        bias: its name, if there is one.
+    """
+
+    def __init__(self, rows: Rows, weight: Weight, bias: str | None):
+        self.rows, self.weight = rows, weight
+        self.bias = None if bias is None else rows.of(bias)
+        self.by_bias = None if bias is None else rows.by(bias)
+        self.room = Buffers()
+
+    def forward(self, x: Pair) -> Pair:
+        w, room = self.weight, self.room
+        loc = room.like("loc", x.loc, w.mean.shape[1])
+        if self.bias is None:
+            torch.bmm(x.loc, w.mean.mT, out=loc)
+        else:
+            torch.baddbmm(self.bias.unsqueeze(1), x.loc, w.mean.mT, out=loc)
+        square = torch.mul(x.loc, x.loc, out=room.like("square", x.loc))
+        variance = torch.bmm(square, w.variance.mT, out=room.like("variance", loc))
+        if x.variance is not None:
+            variance.baddbmm_(x.variance, w.second_moment.mT)
+        self.x, self.square = x, square
+        return Pair(loc, variance)
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        w, x, room = self.weight, self.x, self.room
+        assert by.variance is not None
+        torch.bmm(by.loc.mT, x.loc, out=w.by_mean)
+        torch.bmm(by.variance.mT, self.square, out=w.by_variance)
+        if self.by_bias is not None:
+            torch.sum(by.loc, 1, out=self.by_bias)
+        if x.variance is not None:
+            torch.bmm(by.variance.mT, x.variance, out=w.by_second_moment)
+        if not inputs:
+            return None
+        by_loc = torch.bmm(by.loc, w.mean, out=room.like("by_loc", x.loc))
+        by_square = torch.bmm(by.variance, w.variance, out=room.like("by_square", x.loc))
+        by_loc.addcmul_(by_square, x.loc, value=2)
+        if x.variance is None:
+            return Pair(by_loc, None)
+        return Pair(by_loc, torch.bmm(by.variance, w.second_moment, out=room.like("by_variance", x.loc)))
+
+
+class Activation:
+    """An activation, entry by entry: ReLU by its own rule, any other as its module and autograd have it."""
+
+    def __init__(self, rows: Rows, module: nn.Module):
+        self.rows, self.module, self.rectifies = rows, module, type(module) is nn.ReLU
+        self.room = Buffers()
+
+    def forward(self, x: Pair) -> Pair:
+        if self.rectifies and x.variance is not None:
+            if self.rows.in_c:
+                y = Pair(self.room.like("loc", x.loc), self.room.like("variance", x.loc))
+                native.training.rectified((*x, *y), *special.HALF_LINE, NEGLIGIBLE[x.loc.dtype])  # type: ignore
+            else:
+                y = Pair(*rectified(x.loc, x.variance, alone=True))
+            self.x, self.y = x, y
+            return y
+        with torch.enable_grad():
+            self.x = Pair(*(None if part is None else part.detach().requires_grad_() for part in x))  # type: ignore
+            y = self.module(self.x.loc if self.x.variance is None else Moments(self.x.loc, self.x.variance))
+            self.y = Pair(y, None) if isinstance(y, Tensor) else Pair(y.loc, y.variance)
+        return Pair(*(None if part is None else part.detach() for part in self.y))  # type: ignore[arg-type]
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        if not inputs:
+            return None
+        if self.rectifies and self.x.variance is not None and by.variance is not None:
+            moments = (self.x.loc, self.x.variance, self.y.loc, by.loc, by.variance)
+            if self.rows.in_c:
+                made = self.room.like("by_loc", by.loc), self.room.like("by_variance", by.loc)
+                native.training.rectified_gradients((*moments, *made), *special.HALF_LINE, NEGLIGIBLE[by.loc.dtype])
+                return Pair(*made)
+            return Pair(*rectified_gradients(*moments, alone=True))
+        outputs, derivatives, sources = ([part for part in pair if part is not None] for pair in (self.y, by, self.x))
+        found = torch.autograd.grad(outputs, sources, derivatives)
+        return Pair(found[0], found[1] if len(found) > 1 else None)
+
+
+class Scaling:
+    """(x − loc) / scale in front of a network. loc, scale: shape (d,), or (R, 1, d) where replicas differ"""
+
+    def __init__(self, loc: Tensor, scale: Tensor):
+        self.loc, self.scale = loc, scale
+
+    def forward(self, x: Pair) -> Pair:
+        return Pair((x.loc - self.loc) / self.scale, None if x.variance is None else x.variance / self.scale.square())
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        if not inputs:
+            return None
+        return Pair(by.loc / self.scale, None if by.variance is None else by.variance / self.scale.square())
+
+
+class Embedding:
+    """`bedl.nn.Columns` of known inputs: each column bounded, beside a few numbers made of its waves."""
+
+    def __init__(self, rows: Rows, prefix: str, size: int):
+        self.rows, self.size, self.room = rows, size, Buffers()
+        names = ("frequency", "phase", "weight", "bias") if size else ()
+        self.parameters = [rows.of(prefix + name) for name in names]
+        self.by = [rows.by(prefix + name) for name in names]
+
+    def forward(self, x: Pair) -> Pair:
+        z = compact(x.loc)
+        self.z = z
+        if not self.size:
+            return Pair(z, None)
+        frequency, phase, weight, bias = self.parameters
+        made = self.room.like("made", z, z.shape[-1] * (1 + self.size))
+        if self._in_c():
+            native.training.columns(z, frequency, phase, weight, bias, made)
+            return Pair(made, None)
+        waves = torch.cos(self._angles(z, frequency, phase))  # shape: (R, d, n, waves)
+        made[..., : z.shape[-1]] = z
+        made[..., z.shape[-1] :] = (torch.matmul(waves, weight) + bias.unsqueeze(2)).transpose(1, 2).flatten(2)
+        return Pair(made, None)
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        assert not inputs, "columns stand in front of everything that learns"
+        if not self.size:
+            return None
+        z = self.z
+        if self._in_c():
+            native.training.columns_gradients(z, *self.parameters[:3], by.loc, *self.by)
+            return None
+        frequency, phase, weight, _ = self.parameters
+        by_frequency, by_phase, by_weight, by_bias = self.by
+        angles = self._angles(z, frequency, phase)
+        by_made = by.loc[..., z.shape[-1] :].unflatten(2, (-1, self.size)).transpose(1, 2)  # shape: (R, d, n, size)
+        by_bias.copy_(by_made.sum(2))
+        by_weight.copy_(torch.matmul(torch.cos(angles).mT, by_made))
+        by_angles = torch.matmul(by_made, weight.mT) * -torch.sin(angles)
+        by_phase.copy_(by_angles.sum(2))
+        by_frequency.copy_((by_angles * z.mT.unsqueeze(3)).sum(2).mul_(2 * math.pi))
+        return None
+
+    def _in_c(self) -> bool:
+        return self.rows.in_c and self.size <= native.training.MOST_SIZE
+
+    @staticmethod
+    def _angles(z: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
+        """shape: (R, d, n, waves)"""
+        return 2 * math.pi * z.mT.unsqueeze(3) * frequency.unsqueeze(2) + phase.unsqueeze(2)
+
+
+class Shortcut:
+    """`bedl.nn.columns.WithShortcut`: a network behind columns, and a linear map of the bounded ones beside it."""
+
+    def __init__(self, rows: Rows, prefix: str, columns: Embedding, body: Layer):
+        self.columns, self.body = columns, body
+        self.weight, self.by_weight = (rows.of(prefix + "shortcut.weight"), rows.by(prefix + "shortcut.weight"))
+
+    def forward(self, x: Pair) -> Pair:
+        embedded = self.columns.forward(x)
+        y = self.body.forward(embedded)
+        return Pair(y.loc.baddbmm_(self.columns.z, self.weight.mT), y.variance)
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        torch.bmm(by.loc.mT, self.columns.z, out=self.by_weight)
+        inner = self.body.backward(by, self.columns.size > 0)
+        return None if inner is None else self.columns.backward(inner, inputs)
+
+
+class Chain:
+    """Layers one after the other; those before the first with parameters are asked for no derivatives."""
+
+    def __init__(self, layers: Sequence[Layer]):
+        self.layers = list(layers)
+        learns = [not isinstance(layer, (Activation, Scaling)) for layer in layers]
+        self.first = learns.index(True) if any(learns) else len(learns)
+
+    def forward(self, x: Pair) -> Pair:
+        for layer in self.layers:
+            x = layer.forward(x)
+        return x
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        for number in range(len(self.layers) - 1, -1, -1):
+            wanted = inputs or number > self.first
+            found = self.layers[number].backward(by, wanted)
+            if found is None:
+                break
+            by = found
+        return by if inputs else None

@@ -1,0 +1,109 @@
+"""Tables with text, dates and missing values, as estimators are given them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+from bedl import BEDLClassifier, BEDLRegressor
+from bedl.data import DataError
+from bedl.estimators import load
+from bedl.estimators.frames import needs_encoding
+
+QUICK: dict[str, Any] = {"method": "bedl", "epochs": 60, "random_state": 0, "device": "cpu"}
+
+
+def mixed(n: int = 200, seed: int = 0) -> tuple[pandas.DataFrame, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    frame = pandas.DataFrame(
+        {
+            "size": rng.normal(size=n),
+            "colour": rng.choice(["red", "green", "blue"], n),
+            "age": rng.normal(size=n),
+        }
+    )
+    y = frame["size"] + 2.0 * (frame["colour"] == "red") + 0.1 * rng.normal(size=n)
+    frame.loc[::7, "age"] = np.nan
+    return frame, y.to_numpy()
+
+
+@pytest.fixture(scope="module")
+def model() -> BEDLRegressor:
+    return BEDLRegressor(**QUICK).fit(*mixed())
+
+
+def test_text_and_missing_values_are_learned_from(model: BEDLRegressor) -> None:
+    frame, y = mixed(seed=1)
+    assert model.score(frame, y) > 0.9
+    assert list(model.feature_names_in_) == ["size", "colour", "age"]
+    assert model.n_features_in_ == 3
+    names = ["size", "colour=blue", "colour=green", "colour=red", "age", "age_missing"]
+    assert model.encoder_ is not None
+    assert model.encoder_.feature_names == names
+
+
+def test_order_of_columns_matters_to_names_not_to_text(model: BEDLRegressor) -> None:
+    frame, _ = mixed(20)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["age", "size", "colour"]])
+
+
+def test_saved_with_its_encoder(model: BEDLRegressor, tmp_path: Path) -> None:
+    frame, _ = mixed(20, seed=2)
+    model.save(tmp_path / "model.bedl")
+    np.testing.assert_allclose(load(tmp_path / "model.bedl").predict(frame), model.predict(frame), rtol=1e-6)
+
+
+def test_what_training_did_not_see_is_said(model: BEDLRegressor) -> None:
+    frame, _ = mixed(20)
+    with pytest.raises(DataError, match="training saw no 'pink'"):
+        model.predict(frame.assign(colour="pink"))
+    with pytest.raises(DataError, match="the value is missing"):
+        model.predict(frame.assign(size=np.nan))
+
+
+def test_or_ignored_when_asked() -> None:
+    frame, y = mixed()
+    model = BEDLRegressor(**{**QUICK, "epochs": 2}, unseen="ignore").fit(frame, y)
+    assert np.isfinite(model.predict(frame.assign(colour="pink", size=np.nan))).all()
+    with pytest.raises(ValueError, match="unseen is either"):
+        BEDLRegressor(**QUICK, unseen="guess").fit(frame, y)
+
+
+def test_arrays_and_other_frames_and_classes() -> None:
+    frame, y = mixed()
+    numbers = frame[["size", "age"]].to_numpy()
+    model = BEDLClassifier(**QUICK).fit(numbers, y > 1)
+    assert model.encoder_ is not None
+    assert model.encoder_.feature_names == ["x0", "x1", "x1_missing"]
+    assert model.score(numbers, y > 1) > 0.6
+    objects = BEDLClassifier(**{**QUICK, "epochs": 2}).fit(frame.to_numpy(), np.where(y > 1, "high", "low"))
+    assert set(objects.predict(frame.to_numpy())) <= {"high", "low"}
+    other = BEDLRegressor(**{**QUICK, "epochs": 2}).fit(polars.from_pandas(frame), y)
+    assert other.encoder_ is not None
+    assert len(other.encoder_.feature_names) == 6
+
+
+def test_numbers_alone_need_nothing() -> None:
+    frame, y = mixed()
+    plain = frame[["size"]].assign(flag=frame["age"] > 0)
+    assert not needs_encoding(plain)
+    assert not needs_encoding(plain.to_numpy(float))
+    assert not needs_encoding([["a"]])
+    assert needs_encoding(frame)
+    assert needs_encoding(plain.astype({"size": "Float64"}).assign(size=pandas.NA))
+    model = BEDLRegressor(**{**QUICK, "epochs": 2}).fit(plain, y)
+    assert model.encoder_ is None
+    with pytest.raises(ValueError, match="held numbers only"):
+        model.predict(plain.assign(size=np.nan))
+
+
+def test_noise_of_inputs_is_for_numbers() -> None:
+    frame, y = mixed()
+    with pytest.raises(ValueError, match="X_var is for tables of numbers"):
+        BEDLRegressor(**QUICK).fit(frame, y, X_var=0.1)

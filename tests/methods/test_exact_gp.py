@@ -1,0 +1,99 @@
+"""Exact Gaussian processes against scikit-learn's, and what weights mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
+
+from bedl import BEDLClassifier, BEDLRegressor
+from bedl.methods.exact_gp import ExactGP
+from bedl.methods.relu_kernels import DenseKernel
+
+
+def linear(n: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(n, 2).double()
+    return x, (x @ torch.tensor([[1.0], [-2.0]]).double() + 0.3 * torch.randn(n, 1).double())
+
+
+def test_the_posterior_and_the_evidence_are_scikit_learns() -> None:
+    """Without hidden layers the kernel is σ_w² x·z/d + σ_b²."""
+    x, y = linear()
+    method = ExactGP(DenseKernel(0, 2.0, 1.0), "regression", 1).double()
+    method.fit(x, y)
+    kernel = ConstantKernel(method.scale.item(), "fixed") * (DotProduct(1.0, "fixed"))
+    kernel = kernel + WhiteKernel(method.scale.item() * method.ratio.item(), "fixed")
+    theirs = GaussianProcessRegressor(kernel, optimizer=None, alpha=0.0).fit(x.numpy(), y[:, 0].numpy())
+    new = 2 * torch.randn(6, 2).double()
+    mean, std = theirs.predict(new.numpy(), return_std=True)
+    found = method.predict(new)
+    np.testing.assert_allclose(found.mean[:, 0], mean, rtol=1e-6)
+    np.testing.assert_allclose(found.std[:, 0], std, rtol=1e-6)
+    best = theirs.log_marginal_likelihood_value_
+    for factor in (0.5, 2.0):  # of the noise, or of the scale: neither is better
+        for parts in (
+            (method.scale.item() * factor, method.ratio.item() / factor),
+            (1.0, method.ratio.item() * factor),
+        ):
+            scale = parts[0] if parts[0] != 1.0 else method.scale.item()
+            other = ConstantKernel(scale) * DotProduct(1.0) + WhiteKernel(scale * parts[1])
+            again = GaussianProcessRegressor(other, optimizer=None, alpha=0.0).fit(x.numpy(), y[:, 0].numpy())
+            assert again.log_marginal_likelihood_value_ < best
+
+
+def test_a_row_of_weight_2_is_there_twice() -> None:
+    x, y = linear(30)
+    weight = torch.ones(30)
+    weight[:10] = 2.0
+    weighted, twice = (ExactGP(DenseKernel(1, 2.0, 1.0), "regression", 1).double() for _ in range(2))
+    weighted.fit(x, y, weight)
+    twice.fit(torch.cat([x, x[:10]]), torch.cat([y, y[:10]]))
+    twice.ratio.copy_(weighted.ratio), twice.scale.copy_(weighted.scale)
+    twice._solved = None
+    new = torch.randn(5, 2).double()
+    torch.testing.assert_close(weighted.predict(new).mean, twice.predict(new).mean)
+    torch.testing.assert_close(weighted.predict(new).model, twice.predict(new).model)
+
+
+def test_leave_one_out_is_what_leaving_one_out_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = linear(12)
+    labels = (y[:, 0] > 0).long()
+    method = ExactGP(DenseKernel(1, 2.0, 1.0), "classification", 2, noise=0.1).double()
+    method.fit(x, labels)
+    seen = []
+    monkeypatch.setattr(method.head, "log_marginal", lambda f, y: seen.append(f) or torch.zeros(len(y)).double())
+    method._temperature(labels)
+    f, first = seen[0], 0.01  # the first temperature
+    for i in (0, 7):
+        rest = torch.arange(12) != i
+        other = ExactGP(DenseKernel(1, 2.0, 1.0), "classification", 2, noise=0.1).double()
+        other.fit(x[rest], labels[rest])
+        other.targets, other.centre = method.targets[rest], method.centre
+        other.scale.copy_(method.scale)
+        other._solved = None
+        mean, variance = other.posterior(x[i : i + 1])
+        torch.testing.assert_close(f.loc[i] * first, mean[0], rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(f.variance[i] * first**2, variance[0], rtol=1e-5, atol=1e-8)
+
+
+def test_too_many_rows_are_a_stated_subset() -> None:
+    x, y = linear(60)
+    model = BEDLRegressor(method="nngp", method_options={"largest": 30}, random_state=0)
+    with pytest.warns(UserWarning, match="60 rows is solved for 30"):
+        model.fit(x.numpy(), y[:, 0].numpy())
+    assert len(model.method_.rows) == 30
+    assert model.score(x.numpy(), y[:, 0].numpy()) > 0.9
+
+
+def test_digits_as_images() -> None:
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    options = {"depth": 2, "size": 3}
+    model = BEDLClassifier(method="convnet-gp", method_options=options, standardize="shared").fit(X[:150], y[:150])
+    assert model.score(X[150:350], y[150:350]) > 0.85
+    parts = model.uncertainty(np.concatenate([X[150:160], 16 - X[150:160]]))
+    assert parts["epistemic"][10:].mean() > parts["epistemic"][:10].mean()

@@ -1,0 +1,119 @@
+"""Sparse processes against exact ones, GPyTorch's own strategy and the definition of the patch kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("gpytorch", reason="pip install 'bedl[gp]'")
+
+from scipy import stats
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+from bedl import BEDLRegressor
+from bedl.heads import ExpectedMeanVariance
+from bedl.methods.gpytorch_models.latent import Latent, PatchLatent
+from bedl.methods.sparse_gp import SparseGP
+
+
+def sines(n: int = 25) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    x = torch.linspace(-2, 2, n).double()[:, None]
+    return x, torch.sin(2 * x) + 0.2 * torch.randn(n, 1).double()
+
+
+@pytest.fixture(scope="module")
+def fitted() -> SparseGP:
+    """Inducing points on all rows: the bound is then tight."""
+    x, y = sines()
+    head = ExpectedMeanVariance(1, noise="shared", precision=10.0).double()
+    torch.manual_seed(0)
+    method = SparseGP(lambda: Latent(1, 1, 25), head, steps=400, lr=0.08).double()
+    method.fit(x, y)
+    return method
+
+
+def test_with_all_points_it_is_the_exact_process(fitted: SparseGP) -> None:
+    """Mean and std as scikit-learn's with the same kernel; the bound is below its evidence, and near it."""
+    x, y = sines()
+    kernel, noise = fitted.latent.covar_module, (-fitted.head.log_precision).exp().item()
+    constant = fitted.latent.mean_module.constant.item()
+    theirs = ConstantKernel(kernel.outputscale.item()) * RBF(kernel.base_kernel.lengthscale.item())
+    exact = GaussianProcessRegressor(theirs + WhiteKernel(noise), optimizer=None, alpha=0.0)
+    exact.fit(x.numpy(), y[:, 0].numpy() - constant)
+    new = torch.linspace(-2.5, 2.5, 11).double()[:, None]
+    mean, std = exact.predict(new.numpy(), return_std=True)
+    found = fitted.predict(new)
+    np.testing.assert_allclose(found.mean[:, 0], mean + constant, atol=0.03)
+    np.testing.assert_allclose(found.std[:, 0], std, rtol=0.05)
+    bound = -25 * fitted.negative_bound(x, y, torch.ones(25).double(), torch.tensor(25.0)).item()
+    evidence = exact.log_marginal_likelihood_value_
+    assert evidence - 1.0 < bound < evidence + 1e-3
+
+
+def test_a_patch_kernel_is_a_mean_over_patches() -> None:
+    torch.manual_seed(0)
+    latent = PatchLatent((1, 4, 3), (2, 2), 1, 5).double()
+    latent.covar_module.base_kernel.lengthscale = torch.tensor([0.5, 1.0, 2.0, 1.5])
+    latent.covar_module.outputscale = 1.7
+    x, z = torch.randn(1, 2, 12).double(), torch.randn(1, 5, 4).double()
+
+    def k(a: np.ndarray, b: np.ndarray) -> float:
+        return 1.7 * np.exp(-0.5 * (((a - b) / np.array([0.5, 1.0, 2.0, 1.5])) ** 2).sum())
+
+    def patches(image: np.ndarray) -> list[np.ndarray]:
+        return [image[i : i + 2, j : j + 2].ravel() for i in range(3) for j in range(2)]
+
+    images, points = x[0].reshape(2, 4, 3).numpy(), z[0].numpy()
+    with torch.no_grad():
+        across, variances = latent.across(z, x)[0].numpy(), latent.variances(x)[0].numpy()
+    for n, image in enumerate(images):
+        own = patches(image)
+        assert variances[n] == pytest.approx(np.mean([k(a, b) for a in own for b in own]))
+        for m, point in enumerate(points):
+            assert across[m, n] == pytest.approx(np.mean([k(point, a) for a in own]))
+
+
+def test_a_patch_of_the_whole_image_is_an_ordinary_process() -> None:
+    torch.manual_seed(0)
+    plain, patch = Latent(4, 2, 3).double().eval(), PatchLatent((1, 2, 2), (2, 2), 2, 3).double().eval()
+    x, generator = torch.randn(7, 4).double(), torch.Generator().manual_seed(0)
+    plain.start(x, generator)
+    with torch.no_grad():
+        plain(x[:1]), patch(x[:1])  # initialises the inducing values
+        values = plain.variational_strategy._variational_distribution
+        values.variational_mean.normal_()
+        values.chol_variational_covar.copy_(torch.eye(3) * 0.5 + 0.1 * torch.ones(3, 3).tril())
+    patch.load_state_dict(plain.state_dict())
+    for latent in (plain, patch):
+        latent.variational_strategy._clear_cache()
+    with torch.no_grad():
+        expected, found = plain(x), patch(x)
+        torch.testing.assert_close(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found.variance, expected.variance, rtol=1e-3, atol=1e-4)
+
+
+def test_weights_count(fitted: SparseGP) -> None:
+    x, y = sines()
+    weight = torch.ones(25).double()
+    weight[:5] = 3.0
+    rows = torch.cat([torch.arange(25), torch.arange(5), torch.arange(5)])
+    with torch.no_grad():
+        once = fitted.negative_bound(x, y, weight, weight.sum())
+        often = fitted.negative_bound(x[rows], y[rows], torch.ones(35).double(), weight.sum())
+    torch.testing.assert_close(once, often)
+
+
+def test_intervals_hold_what_they_say() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(300, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=300)
+    settings = {"method": "sparse-gp", "method_options": {"steps": 200, "lr": 0.1, "inducing": 30}}
+    model = BEDLRegressor(**settings, random_state=0).fit(X[:200], y[:200])
+    lower, upper = model.predict_interval(X[200:], 0.9)
+    inside = ((lower < y[200:]) & (y[200:] < upper)).sum()
+    assert stats.binom.cdf(inside, 100, 0.9) > 1e-3
+    assert np.sqrt(np.mean((model.predict(X[200:]) - y[200:]) ** 2)) < 0.4
+    assert model.uncertainty(np.zeros((1, 2)))["model"][0] < 0.2 * model.uncertainty(np.full((1, 2), 9.0))["model"][0]

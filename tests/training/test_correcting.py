@@ -1,0 +1,96 @@
+"""Networks whose positions share draws are corrected after training, without a word from the user."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bedl
+from bedl import GaussianConv2d, GaussianLinear
+from bedl.nn import GaussianLayer
+from bedl.training import correcting, fit
+from bedl.training.correcting import shares_draws
+
+
+def averaged():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        GaussianConv2d(1, 4, 3, padding=1), nn.ReLU(), GaussianConv2d(4, 4, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), GaussianLinear(4, 2),
+    )  # fmt: skip
+
+
+def data(n=64):
+    g = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 1, 6, 6, generator=g)
+    return x, (x.mean((1, 2, 3)) > 0.5).long()
+
+
+def factors(net):
+    layers = [layer for layer in net.modules() if isinstance(layer, GaussianLayer)]
+    return [layer.covariance_factor for layer in layers if layer.covariance_factor is not None]
+
+
+def is_corrected(net):
+    return bool(factors(net))
+
+
+def trained(**options):
+    method = bedl.BEDL(averaged(), bedl.Dirichlet(2), regularizer=None)
+    fit(method, data(), batch_size=16, accelerator="cpu", **{"epochs": 1, **options})
+    return method
+
+
+def drawn_std(net, x, draws=400):
+    with torch.no_grad(), bedl.sampled(net), torch.random.fork_rng():
+        torch.manual_seed(1)
+        return torch.stack([net(x) for _ in range(draws)]).std(0)
+
+
+def ratio(method, x):
+    with torch.no_grad():
+        return float((method.net(x).variance.sqrt().log() - drawn_std(method.net, x).log()).mean().exp())
+
+
+def test_a_network_that_averages_is_right_after_fit(monkeypatch):
+    monkeypatch.setattr(correcting, "FEW_STEPS", 4)
+    x, _ = data(16)
+    assert ratio(trained(correct=False), x) < 0.8
+    assert ratio(trained(), x) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "corrected"),
+    [({}, False), ({"correct": True}, True), ({"correct": False, "epochs": 2}, False)],
+    ids=["few steps", "asked for", "not wanted"],
+)
+def test_when_a_network_is_corrected(options, corrected):
+    assert is_corrected(trained(**options).net) is corrected
+
+
+def test_more_training_starts_from_the_weights_as_they_are():
+    """Factors belong to the weights they were fitted for: they are taken back before, and fitted again after."""
+    once, twice = trained(correct=True), trained(correct=True)
+    before = [
+        layer.covariance_factor.clone() for layer in twice.net if getattr(layer, "covariance_factor", None) is not None
+    ]
+    fit(twice, data(), epochs=1, batch_size=16, accelerator="cpu", correct=False)
+    assert is_corrected(twice.net)  # nobody asked to have them taken back
+    fit(once, data(), epochs=1, batch_size=16, accelerator="cpu", correct=True)
+    assert any(not torch.equal(a, b) for a, b in zip(before, factors(once.net), strict=True))
+
+
+def test_which_networks_share_draws():
+    assert shares_draws(averaged())
+    assert not shares_draws(nn.Sequential(GaussianLinear(3, 3), GaussianLinear(3, 3)))
+    assert not shares_draws(nn.Sequential(GaussianConv2d(1, 3, 1), GaussianConv2d(3, 3, 1)))
+
+
+def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(correcting, "FEW_STEPS", 1)
+    monkeypatch.setattr(correcting, "MOST_DRAWN", 1e3)
+    assert not is_corrected(trained().net)
+    assert "correct_variances" in caplog.text
+    with pytest.raises(ValueError, match="correct must be"):
+        trained(correct="yes")
