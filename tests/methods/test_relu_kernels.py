@@ -128,4 +128,5 @@ def test_images_are_squares_or_named() -> None:
         BEDLRegressor(method="convnet-gp").fit(X, y)
     with pytest.raises(ValueError, match=r"of 10 numbers, not \(1, 3, 3\)"):
         BEDLClassifier(method="resnet-gp", method_options={"image": (1, 3, 3)}).fit(X, y > 10)
-    assert image_of("resnet-gp", (3, 5, 7), None) == (3, 5, 7)
+    assert image_of("resnet-gp", Problem("regression", 1, (3, 5, 7)), None) == (3, 5, 7)
+    assert image_of("resnet-gp", Problem("regression", 1, (10,), image_shape=(2, 5)), None) == (1, 2, 5)

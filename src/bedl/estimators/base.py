@@ -313,7 +313,9 @@ class BEDLEstimator(Portable, BaseEstimator):
         asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None, steps=steps)
         self.built_ = registry.resolve(self.method, asked, self.method_options, len(table.X))
         scaling = self._scaling(table) if self.standardize else None
-        self.method_ = self._fresh(self._problem(scaling), seed).to(learning)
+        self.method_ = self._fresh(self._problem(scaling), seed)
+        if self._members()[0].learns != "by itself":  # what is solved, not stepped to, needs all the digits there are
+            self.method_.to(learning)
         counts = slice(None) if table.weight is None else table.weight > 0
         targets = torch.from_numpy(np.array(table.y[counts]))
         for member in self._members():

@@ -3,8 +3,8 @@
 A. Garriga-Alonso, C. Rasmussen, L. Aitchison, "Deep Convolutional Networks as shallow Gaussian Processes", ICLR 2019;
 the three architectures and their variances are the paper's best on MNIST. Its residual network adds a shortcut after
 the ReLU, where activations have no mean of 0: a valid kernel, though of no network, and kept as published. Rows of a
-table are images if their number of columns is a square (8 × 8 digits, 28 × 28 MNIST) or `image` says so; other tables
-are refused.
+table are images if their number of columns is a square (8 × 8 digits, 28 × 28 MNIST) or `image_shape` says so; other
+tables are refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def convnet_gp(
         size: of their windows.
         weight: variance σ_w² of a weight, times the channels.
         bias: variance σ_b² of a bias.
-        image: channels, height and width of a row; None: a square of one channel.
+        image: channels, height and width of a row; None: the estimator's `image_shape`, or a square of one channel.
         noise: ratio of noise to signal; None: chosen by the evidence.
         largest: up to how many rows are solved for.
     """
@@ -92,37 +92,39 @@ def _process(
     name: str, problem: Problem, layers: Sequence[Layer], image: Sequence[int] | None, noise: float | None, largest: int
 ) -> ExactGP:
     refuse_net(problem, name)
-    kernel = ImageKernel(image_of(name, problem.input_shape, image), layers)
+    kernel = ImageKernel(image_of(name, problem, image), layers)
     front = None if problem.front is None else problem.front()
     return ExactGP(kernel, problem.task, problem.n_targets, front, largest, noise)
 
 
-def image_of(name: str, shape: Sequence[int], image: Sequence[int] | None) -> tuple[int, int, int]:
+def image_of(name: str, problem: Problem, image: Sequence[int] | None) -> tuple[int, int, int]:
     """Channels, height and width that the numbers of a point are read as.
 
     Args:
         name: of the method, for messages.
-        shape: of a point.
+        problem: whose points they are.
         image: what the user says; one of the three may be −1, for as many as there are.
 
     Example:
-        >>> image_of("convnet-gp", (64,), None), image_of("convnet-gp", (12,), (3, 2, -1))
-        ((1, 8, 8), (3, 2, 2))
+        >>> image_of("convnet-gp", Problem("regression", 1, (64,)), None)
+        (1, 8, 8)
+        >>> image_of("convnet-gp", Problem("regression", 1, (12,)), (3, 2, -1))
+        (3, 2, 2)
     """
+    shape = problem.input_shape
     count = math.prod(shape)
-    if image is None and len(shape) == 3:
-        return shape[0], shape[1], shape[2]
-    if image is None:
+    given = image if image is not None else shape if len(shape) == 3 else problem.image_shape
+    if given is None:
         side = math.isqrt(count)
         if side * side != count or side < 2:
             raise ValueError(
                 f"method {name!r} convolves images, and {count} columns are no square one: say which with "
-                "method_options={'image': (channels, height, width)}, or name a method for tables, such as 'nngp'"
+                "image_shape=(channels, height, width), or name a method for tables, such as 'nngp'"
             )
         return 1, side, side
-    sizes = [int(size) for size in image]
+    sizes = [int(size) for size in ((1, *given) if len(given) == 2 else given)]
     if len(sizes) == 3 and sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = count // abs(math.prod(sizes))
     if len(sizes) != 3 or min(sizes) < 1 or math.prod(sizes) != count:
-        raise ValueError(f"method {name!r}: image is (channels, height, width) of {count} numbers, not {tuple(image)}")
+        raise ValueError(f"method {name!r}: image is (channels, height, width) of {count} numbers, not {tuple(given)}")
     return sizes[0], sizes[1], sizes[2]

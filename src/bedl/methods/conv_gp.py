@@ -38,14 +38,14 @@ def conv_gp(
         problem: what it is for.
         inducing: patches that the process is known by.
         size: of a patch; None: 5, or 3 for images below 12 pixels.
-        image: channels, height and width of a row; None: a square of one channel.
+        image: channels, height and width of a row; None: the estimator's `image_shape`, or a square of one channel.
         steps: of learning.
         lr: learning rate.
         batch_size: images per step.
     """
     if problem.net is not None:
         raise ValueError("method 'conv-gp' has a kernel and no network; leave net out, or name another method")
-    shape = image_of("conv-gp", problem.input_shape, image)
+    shape = image_of("conv-gp", problem, image)
     from bedl.methods.gpytorch_models.latent import PatchLatent
 
     side = size if size is not None else 5 if max(shape[1:]) >= 12 else 3

@@ -127,7 +127,7 @@ class ExactGP(Method):
 
     def _factor(self) -> tuple[Tensor, Tensor]:
         """Cholesky factor of √w K √w + ρ, and what it makes of the targets; computed once. shapes: (N, N), (N, T)"""
-        if self._solved is None or self._solved[0].device != self.rows.device:
+        if self._solved is None:
             root, rows = self.weight.double().sqrt(), self.rows.double()
             matrix = self.kernel(rows, rows).mul_(root[:, None]).mul_(root)
             matrix.diagonal().add_(self.ratio.double())
@@ -195,6 +195,11 @@ class ExactGP(Method):
                   for t in TEMPERATURES.tolist()]  # fmt: skip
         return TEMPERATURES[int(torch.stack(scores).argmax())]
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Rows that are rounded, or elsewhere, are solved for anew."""
+        self._solved = None
+        return super()._apply(fn, recurse)
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         for name in ("rows", "targets", "weight"):  # as many as there were points
             stored = state_dict.get(prefix + name)
@@ -206,6 +211,10 @@ class ExactGP(Method):
     def __getstate__(self) -> dict[str, Any]:
         """A copy solves for itself."""
         return {**self.__dict__, "_solved": None}
+
+    def summary(self) -> str:
+        share = self.ratio / (self.ratio + self.kernel.diagonal(self.rows.double()).mean())
+        return f"solved for {len(self.rows)} rows, noise {share:.1%} of the variance"
 
     def extra_repr(self) -> str:
         return f"rows={len(self.rows)}, ratio={self.ratio.item():.3g}"

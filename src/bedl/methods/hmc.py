@@ -153,6 +153,11 @@ class HMC(Method):
         said = torch.stack([self.log_joint(state, x, y, counts) for state in kept])
         self.reduction = potential_scale_reduction(said).item()
 
+    def summary(self) -> str:
+        if math.isnan(self.reduction):
+            return ""
+        return f"{len(self.samples)} draws of {self.chains} chains, potential scale reduction {self.reduction:.3f}"
+
     def extra_repr(self) -> str:
         return f"draws={len(self.samples)}, chains={self.chains}, reduction={self.reduction:.3g}"
 

@@ -10,6 +10,7 @@ does not know what it has not been told.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -25,6 +26,9 @@ from bedl.moments import Moments
 from bedl.predictive import Predictive
 
 __all__ = ["NeuralProcess"]
+
+HELD_OUT, FEW = 0.15, 40  # share of rows that say when to stop, and up to how many rows there are none
+LOOK, PATIENCE = 10, 25  # steps between looks at them, and looks without improvement
 
 
 class NeuralProcess(Method):
@@ -110,15 +114,22 @@ class NeuralProcess(Method):
 
     # -- learning ---------------------------------------------------------------------------------
     def fit(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
-        """Learn from contexts within one table, and predict from all of it."""
-        z = self._rows_of(x)
+        """Learn from contexts within one table, and predict from all of it. Rows that are held out say when to stop."""
+        z, y = self._rows_of(x), _columns(y)
         counts = torch.ones(len(z)).to(z) if weight is None else weight.to(z)
+        order = torch.randperm(len(z), generator=torch.Generator().manual_seed(self.seed)).to(z.device)
+        n_out = round(HELD_OUT * len(z)) if len(z) >= FEW else 0
+        out, kept = order[:n_out], order[n_out:]
 
         def draw(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-            rows = torch.randperm(len(z), generator=generator)[: self.batch_size].to(z.device)
-            return z[rows], _columns(y[rows]), counts[rows]
+            rows = kept[torch.randperm(len(kept), generator=generator)[: self.batch_size].to(z.device)]
+            return z[rows], y[rows], counts[rows]
 
-        self._learn(draw)
+        def score() -> float:
+            said = self._decode(z[out], self.encode(z[kept], y[kept], counts[kept])).log_prob(y[out])
+            return (counts[out] @ said / counts[out].sum()).item()
+
+        self._learn(draw, score if n_out else None)
         self.condition(x, y, weight)
 
     def fit_functions(self, draw: Callable[[torch.Generator], tuple[Tensor, Tensor]]) -> None:
@@ -136,24 +147,41 @@ class NeuralProcess(Method):
 
         self._learn(weighted)
 
-    def _learn(self, draw: Callable[[torch.Generator], tuple[Tensor, Tensor, Tensor]]) -> None:
+    def _learn(
+        self, draw: Callable[[torch.Generator], tuple[Tensor, Tensor, Tensor]], score: Callable[[], float] | None = None
+    ) -> None:
+        """Adam on contexts and targets; if there is a score, the weights of the best one are kept."""
         luck = torch.Generator().manual_seed(self.seed)
         optimizer = torch.optim.Adam(self.parameters(), self.lr)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1 ** (1 / self.steps))
+        best, state, waited = -torch.inf, None, 0
         self.train()
-        with torch.enable_grad():
-            for _ in range(self.steps):
-                z, y, weight = draw(luck)
-                n = z.shape[-2]
-                told = int(torch.randint(n + 1, (), generator=luck))  # any part of them is the context
-                r = self.encode(z, y, weight * (torch.arange(n, device=z.device) < told))
-                said = self._decode(z, r).log_prob(y)
+        for step in range(self.steps):
+            with torch.enable_grad():
                 optimizer.zero_grad()
-                (-(weight * said).sum() / weight.sum()).backward()
-                nn.utils.clip_grad_norm_(self.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
+                self._negative_log_density(*draw(luck), luck).backward()
+            nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            if score is None or step % LOOK:
+                continue
+            with torch.no_grad():
+                found = score()
+            waited += 1
+            if found > best:
+                best, state, waited = found, copy.deepcopy(self.state_dict()), 0
+            if waited > PATIENCE:
+                break
+        if state is not None:
+            self.load_state_dict(state)
         self.eval()
+
+    def _negative_log_density(self, z: Tensor, y: Tensor, weight: Tensor, luck: torch.Generator) -> Tensor:
+        """Mean over points, any part of which is the context. shapes: as for `encode` -> ()"""
+        n = z.shape[-2]
+        told = int(torch.randint(n + 1, (), generator=luck))
+        r = self.encode(z, y, weight * (torch.arange(n, device=z.device) < told))
+        return -(weight * self._decode(z, r).log_prob(y)).sum() / weight.sum()
 
 
 def _columns(y: Tensor) -> Tensor:

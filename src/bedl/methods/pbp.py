@@ -235,7 +235,12 @@ class _Prior:
         return new_m, new_v
 
 
-@register("pbp", "probabilistic backpropagation (Hernández-Lobato & Adams 2015)", tasks=("regression",))
+@register(
+    "pbp",
+    "probabilistic backpropagation (Hernández-Lobato & Adams 2015)",
+    tasks=("regression",),
+    reason="a class has no normal log Z; for classes take 'dvi'",
+)
 def pbp(problem: Problem, passes: int = 40) -> PBP:
     """Hernández-Lobato & Adams 2015, with the paper's one hidden layer of 50 units.
 
