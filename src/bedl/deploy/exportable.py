@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import bedl
 from bedl import tasks
 from bedl.deploy.inputs import Inputs, Parts
-from bedl.deploy.scaling import InUnits
-from bedl.deploy.schema import Description, ExportError, plain_names
+from bedl.deploy.scaling import InUnits, WithSpread
+from bedl.deploy.schema import INTERVALS, Description, ExportError, plain_names
 from bedl.heads import Dirichlet
 from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments
@@ -34,6 +34,8 @@ class Exportable:
         example: inputs as they are at prediction; several in a tuple or a dict. shape: (n, *input)
         task: the name of what is predicted, see `bedl.tasks`; None if the prediction is to say it.
         feature_names, class_names, target_names: where there are any.
+        intervals: what rows that were held out say about intervals, see `bedl.tasks.with_intervals`; the module then
+            has a method `interval_spread`, of a prediction. None: nothing was held out.
     """
 
     module: nn.Module
@@ -42,6 +44,7 @@ class Exportable:
     feature_names: Sequence[str] | None = None
     class_names: Sequence[Any] | None = None
     target_names: Sequence[str] | None = None
+    intervals: Mapping[str, Any] | None = None
 
 
 @dataclass
@@ -120,7 +123,11 @@ def _described(
         if chosen is not None and key not in ("feature", tasks.get(task).named):
             raise ExportError(f"{key}_names do not go with {task}")
         names[f"{key}_names"] = plain_names(chosen, count, key)
-    about = {"bedl_version": bedl.__version__, "metadata": dict(options.metadata or {})}
+    metadata = {
+        **({} if offered.intervals is None else {INTERVALS: dict(offered.intervals)}),
+        **(options.metadata or {}),
+    }
+    about = {"bedl_version": bedl.__version__, "metadata": metadata}
     return Description(task=task, precision=precision, **names, **about)  # type: ignore[arg-type]
 
 
@@ -193,7 +200,11 @@ class _Named(nn.Module):
 
     def forward(self, *parts: Tensor) -> dict[str, Tensor]:
         # aleatoric is data: two outputs of a graph need two tensors, or one of them loses its name
-        return {name: value.clone() for name, value in self.predict(*parts).outputs().items()}
+        prediction = self.predict(*parts)
+        outputs = prediction.outputs()
+        if isinstance(self.model, WithSpread):
+            outputs["spread"] = self.model.interval_spread(prediction)
+        return {name: value.clone() for name, value in outputs.items()}
 
     def describe(self, *parts: Tensor) -> tuple[str, int, bool]:
         """Name of the task, number of classes or targets, and whether each point has them at many places."""

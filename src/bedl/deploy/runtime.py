@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bedl import tasks
-from bedl.deploy.schema import INPUT, KEY, SEALED, Description, ModelFileError
+from bedl.deploy.schema import INPUT, INTERVALS, KEY, SEALED, Description, ModelFileError
 from bedl.deploy.seal import is_sealed
 from bedl.tasks._places import place_columns
 
@@ -149,10 +149,21 @@ class OnnxModel:
             coverage: share of the targets that intervals are to hold.
             chunk: points at a time, as in `predict`.
         """
-        outputs = self.predict(x, chunk=chunk)
+        outputs = self.with_intervals(self.predict(x, chunk=chunk), coverage)
         batch = next(iter(outputs.values())).shape[:-1]  # the first output has an entry for each class or target
         flat = {name: values.reshape(-1, *values.shape[len(batch) :]) for name, values in outputs.items()}
         return {**place_columns(batch), **tasks.get(self.task).columns(flat, self.names, coverage)}
+
+    def with_intervals(self, outputs: dict[str, np.ndarray], coverage: float) -> dict[str, np.ndarray]:
+        """Outputs of `predict` with the ends of intervals, where the file says how wide rows held out want them."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must lie between 0 and 1, not {coverage}")
+        try:
+            return tasks.with_intervals(outputs, self.metadata.get(INTERVALS), coverage)
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise ModelFileError(
+                f"{self.path}: what it says about intervals is damaged ({error}). Export again"
+            ) from None
 
     def _checked(self, x: Any) -> dict[str, np.ndarray]:
         """Every input by its name, as the graph takes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from bedl.deploy.schema import ExportError
 
-__all__ = ["InUnits", "Tempered"]
+__all__ = ["InUnits", "Tempered", "WithSpread"]
 
 
 class InUnits(nn.Module):
@@ -58,3 +59,20 @@ class Tempered(nn.Module):
     def forward(self, x: Any) -> Any:
         """x: shape (n, *input)"""
         return self.method(x).tempered(self.temperature)
+
+
+class WithSpread(nn.Module):
+    """Predicts as a module does, and says what intervals are counted in; see `bedl.methods.Method.interval_spread`.
+
+    Args:
+        module: the module.
+        spread: of a prediction, in its units.
+    """
+
+    def __init__(self, module: nn.Module, spread: Callable[[Any], Tensor]):
+        super().__init__()
+        self.module, self.interval_spread = module, spread
+
+    def forward(self, x: Any) -> Any:
+        """x: shape (n, *input)"""
+        return self.module(x)

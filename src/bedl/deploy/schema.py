@@ -10,7 +10,7 @@ from typing import Any
 from bedl import tasks
 from bedl.errors import BEDLError, ModelFileError
 
-__all__ = ["INPUT", "KEY", "SCHEMA", "Description", "ExportError", "ModelFileError", "Name", "plain_names"]
+__all__ = ["INPUT", "INTERVALS", "KEY", "SCHEMA", "Description", "ExportError", "ModelFileError", "Name", "plain_names"]
 
 KEY = "bedl"  # of the metadata
 # 2: aleatoric is noise, epistemic all that is not known, for classes both in nats, and the three parts are outputs. In
@@ -19,6 +19,7 @@ KEY = "bedl"  # of the metadata
 SCHEMA = 2
 SEALED = 2  # from this version on an ONNX file ends with a checksum, see `bedl.deploy.seal`
 INPUT = "x"
+INTERVALS = "intervals"  # in the metadata: what rows that were held out say about them
 Name = str | int | float | bool
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["checked_scores", "fitted_temperature", "held_out_scores"]
+__all__ = ["checked_scores", "fitted_temperature", "held_out_scores", "thinned"]
 
 MOST = 2000  # scores that are kept
 Scores = tuple[list[list[float]], list[float]]
@@ -27,8 +27,12 @@ def held_out_scores(mean: np.ndarray, std: np.ndarray, y: np.ndarray) -> Scores:
     if mean.shape != y.shape:
         raise ValueError(f"y has {y.shape[1]} targets, but was fitted with {mean.shape[1]}")
     scores = np.sort(np.abs(y - mean) / std, axis=0)
+    return thinned(scores, np.arange(1.0, len(scores) + 1))
+
+
+def thinned(scores: np.ndarray, mass: np.ndarray) -> tuple[list[Any], list[Any]]:
+    """At most `MOST` of them, the last among them. scores: shape (n, targets); mass: shape (n,) or (n, targets)"""
     kept = np.unique(np.linspace(len(scores) - 1, 0, MOST).round().astype(int)) if len(scores) > MOST else slice(None)
-    mass = np.arange(1.0, len(scores) + 1)
     return scores[kept].tolist(), mass[kept].tolist()
 
 

@@ -43,6 +43,10 @@ class Portable:
         scale = self._scale()
         return method if scale is None else InUnits(method, *(torch.as_tensor(part) for part in scale))
 
+    def _intervals(self) -> dict[str, Any] | None:
+        """What rows that were held out say about intervals: ``scores`` and ``mass``; None: nothing was held out."""
+        return None
+
     def _names(self) -> dict[str, list[str] | None]:
         """Names of targets or classes, for export."""
         raise NotImplementedError
@@ -88,6 +92,7 @@ class Portable:
             module=module.cpu().float().eval(),
             example=centre.expand(2, *self.input_shape_).contiguous(),
             task=self.task_,
+            intervals=self._intervals(),
             feature_names=None if features is None else [str(name) for name in features],
             **self._names(),
         )

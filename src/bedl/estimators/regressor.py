@@ -9,8 +9,9 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import _check_y, check_consistent_length, validate_data
 
+from bedl.deploy.scaling import WithSpread
 from bedl.estimators.base import PARTS, BEDLEstimator
-from bedl.estimators.calibration import checked_scores, held_out_scores
+from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
 from bedl.estimators.inputs import check_targets, column_moments
 from bedl.estimators.signatures import parameters_of
 from bedl.heads import head_of
@@ -185,6 +186,22 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         check_consistent_length(X, y)
         self.calibration_ = held_out_scores(prediction.mean.numpy(), prediction.std.numpy(), y.reshape(len(y), -1))
         return self
+
+    def _intervals(self) -> dict[str, Any] | None:
+        if getattr(self, "calibration_", None) is not None:
+            scores, mass = self.calibration_
+        elif self.method_.interval_factor(0.9) is not None:
+            scores, mass = thinned(self.method_.scores.double().cpu().numpy(), self.method_.mass.double().cpu().numpy())
+        else:
+            return None
+        return {"scores": scores, "mass": mass}
+
+    def _as_predicted(self, method: Any) -> Any:
+        module = super()._as_predicted(method)
+        if self._intervals() is None:
+            return module
+        fresh = getattr(self, "calibration_", None) is not None
+        return WithSpread(module, (lambda prediction: prediction.std) if fresh else method.interval_spread)
 
     def _factor(self, coverage: float) -> torch.Tensor | None:
         """How many standard deviations an interval reaches; None: nothing was held out. shape: (n_targets,)"""

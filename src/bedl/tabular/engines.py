@@ -80,8 +80,8 @@ class OnnxEngine:
         self.model = OnnxModel(path)
 
     def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
-        """The outputs of the graph."""
-        return self.model.predict(x)
+        """The outputs of the graph, with intervals as rows held out ask for, where the file knows of such."""
+        return self.model.with_intervals(self.model.predict(x), coverage)
 
     def encoder(self) -> TableEncoder:
         """The encoder that `bedl export` put into the file, or one that takes the named features as they are."""

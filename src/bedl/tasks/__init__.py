@@ -15,6 +15,7 @@ from __future__ import annotations
 from bedl.tasks._base import Output, Quantities, Task, UnknownTaskError
 from bedl.tasks._examples import Examples, ResultsError
 from bedl.tasks._finding import automatic, get, meanings, names
+from bedl.tasks._intervals import held_out_factor, with_intervals
 from bedl.tasks._maps import Maps, map_results
 from bedl.tasks._results import Results, concatenate
 from bedl.tasks._scores import Meaning, score
@@ -34,9 +35,11 @@ __all__ = [
     "Meaning",
     "Results",
     "concatenate",
+    "held_out_factor",
     "map_results",
     "meanings",
     "score",
+    "with_intervals",
     # errors
     "ResultsError",
     "UnknownTaskError",

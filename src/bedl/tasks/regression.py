@@ -119,6 +119,7 @@ class Regression(Task):
         "mean": Output("target"), "std": Output("target"), "aleatoric": Output("target²"),
         "epistemic": Output("target²"), "data": Output("target²", optional=True),
         "distributional": Output("target²", optional=True), "model": Output("target²", optional=True),
+        "spread": Output("target", optional=True),  # what intervals are counted in, where rows held out say how many
     })  # fmt: skip
     column = "number"
     missing = float("nan")
