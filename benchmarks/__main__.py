@@ -16,7 +16,20 @@ from typing import Any
 import torch
 
 from bedl import native
-from benchmarks import agreement, head, memory, passes, peers, plot, processes, profile, replicas, scale, structure
+from benchmarks import (
+    agreement,
+    head,
+    memory,
+    passes,
+    peers,
+    plot,
+    processes,
+    profile,
+    replicas,
+    scale,
+    structure,
+    tables,
+)
 
 Section = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -64,6 +77,11 @@ def _has_data(section: str) -> bool:
     return False
 
 
+def bench_tables(options: argparse.Namespace) -> dict[str, Any]:
+    """Fits of tables and what is around them, one thread, beside scikit-learn and a loop of one's own."""
+    return tables.measure()
+
+
 def bench_peers(options: argparse.Namespace) -> dict[str, Any]:
     """Prediction with uncertainty, LeNet-5, batch 100, over the deterministic network's."""
     return peers.measure(repeats=options.repeats)
@@ -94,6 +112,7 @@ SECTIONS: dict[str, Section] = {
     "memory": bench_memory,
     "head": bench_head,
     "replicas": bench_replicas,
+    "tables": bench_tables,
     "peers": bench_peers,
     "structure": bench_structure,
     "scale": bench_scale,

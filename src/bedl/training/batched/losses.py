@@ -7,14 +7,14 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from bedl import native
-from bedl.heads import Head, Normal
+from bedl.heads import Dirichlet, Head, Normal
 from bedl.methods import Batch
 from bedl.moments import Moments
-from bedl.objectives import PAC, Known, MarginalLikelihood, Sum, Unknown, WeightPrior
+from bedl.objectives import PAC, ForwardPass, Known, MarginalLikelihood, Sum, Unknown, WeightPrior
 from bedl.training.batched.layers import Pair
 
 __all__ = ["OutputLoss", "with_numbers"]
@@ -52,14 +52,37 @@ class OutputLoss:
 
     def _by_torch(self, outputs: Moments, batch: Batch) -> Tensor:
         """shape: (R,)"""
+        if type(self.head) is Dirichlet and all(field == "strength" for _, field in self.numbers):
+            return self._at_once(outputs, batch)
         batch = batch._replace(x=batch.y.new_empty(len(batch.y)))  # of which nothing is read
         axes: Any = Batch._make(None if part is None else 0 for part in batch)
         return vmap(self._one, (0, axes, 0), randomness="different")(outputs, batch, self.numbers)
+
+    def _at_once(self, outputs: Moments, batch: Batch) -> Tensor:
+        """The same without vmap, for a head that looks at each point by itself. shape: (R,)"""
+        objective = with_numbers(self.objective, self.numbers) if self.numbers else self.objective
+        n = batch.y.shape[1]
+        asked = [term.asks_divergence for term in objective if term.asks_divergence is not None]
+        sizes = torch.as_tensor(batch.n_train)
+        points = _SideBySide(batch.x, batch.y, sizes.reshape(-1, 1, 1), batch.weight)
+        forward = ForwardPass(nn.Identity(), self.head, points, asked[0] if asked else None)
+        forward._outputs, forward._perturbed = outputs.split([n, outputs.shape[1] - n], 1)
+        return torch.stack([term.value(term.statistic(forward), sizes) for term in objective]).sum(0)
 
     def _one(self, outputs: Moments, batch: Batch, numbers: dict[tuple[int, str], Tensor]) -> Tensor:
         objective = with_numbers(self.objective, numbers) if numbers else self.objective
         own, copies = outputs.split([len(batch.y), len(outputs) - len(batch.y)])
         return objective.of_outputs(self.head, batch, own, copies if len(copies) else None)
+
+
+class _SideBySide(Batch):
+    """A batch of several networks, with a mean for each. shapes: as in Batch, R in front; n_train: (R, 1, 1)"""
+
+    def mean(self, values: Tensor) -> Tensor:
+        """values: shape (R, n); result: shape (R,)"""
+        if self.weight is None:
+            return values.mean(1)
+        return values.where(self.weight > 0, 0.0).mul(self.weight).sum(1) / self.weight.sum(1)
 
 
 class NormalLoss:
