@@ -23,6 +23,7 @@ def main() -> None:
     add = parser.add_argument
     add("--images", type=int, default=60_000, help="how many of the training images")
     add("--validate", action="store_true", help="score the last 5,000 training images, not the test part")
+    add("--most", type=int, default=None, help="look at no more images of each set than that")
     add("--epochs", type=int, default=None)
     add("--nets", type=int, default=1)
     add("--method", default="auto")
@@ -39,21 +40,23 @@ def main() -> None:
         ensemble=options.nets, random_state=options.seed, checkpoint=options.checkpoint, device="cpu", verbose=1,
     ).fit(x, y)  # fmt: skip
     print(f"\n{vars(options)}, {time.process_time() - began:.0f} CPU seconds")
-    print("\n".join(table(model, *test)))
+    print("\n".join(table(model, *(part[: options.most] for part in test), options.most)))
 
 
-def table(model: Any, x: np.ndarray, y: np.ndarray) -> list[str]:
+def table(model: Any, x: np.ndarray, y: np.ndarray, most: int | None) -> list[str]:
     """Scores on the data, and how well what is no data is told from them."""
     known = model.predict_dist(x)
     p = known.probabilities.numpy()
-    scores = f"error {100 * np.mean(p.argmax(1) != y):.2f} %, NLL {metrics.nll(y, p):.4f}"
+    scores = (
+        f"error {100 * np.mean(p.argmax(1) != y):.2f} %, NLL {metrics.nll_categorical(y, known.log_probabilities):.4f}"
+    )
     lines = [f"{scores}, ECE {100 * metrics.ece(y, p):.2f} %", ""]
     lines += [
         "| foreign images | AUROC: epistemic | entropy | ECDF-AUC | resembles |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, images in foreign_sets(x).items():
-        foreign = model.predict_dist(images)
+        foreign = model.predict_dist(images[:most])
         parts = [metrics.auroc(getattr(known, part), getattr(foreign, part)) for part in ("epistemic", "entropy")]
         area = metrics.ecdf_auc(foreign.entropy, 10)
         lines.append(f"| {name} | {parts[0]:.4f} | {parts[1]:.4f} | {area:.4f} | {RESEMBLES[name]} |")

@@ -59,15 +59,18 @@ def _row(name: str, model: BEDLClassifier, x: np.ndarray, y: np.ndarray, top: in
     plane = np.stack(np.meshgrid(across, -across), -1).reshape(-1, 2) + centre
     parts = model.uncertainty(plane)
     most = math.log(len(np.unique(y)))
-    marks = _points(x - centre, y, reach)
-    texts = [f'<text transform="translate(20,{top + SIDE / 2}) rotate(-90)" text-anchor="middle">{escape(name)}</text>']
+    dots = name.replace(" ", "-")
+    texts = [f'<defs><g id="{dots}">{_points(x - centre, y, reach)}</g></defs>']
+    texts += [
+        f'<text transform="translate(20,{top + SIDE / 2}) rotate(-90)" text-anchor="middle">{escape(name)}</text>'
+    ]
     for number, part in enumerate(PARTS):
         values = parts[part].to_numpy().reshape(CELLS, CELLS)
         left = LEFT + number * (SIDE + GAP)
         title = f"{part}, at most {values.max():.2f}"
         texts.append(
             f'<g transform="translate({left},{top})"><text x="{SIDE / 2}" y="-7" text-anchor="middle">{title}</text>'
-            f'<image width="{SIDE}" height="{SIDE}" href="{_map(values / most)}"/>{marks}</g>'
+            f'<image width="{SIDE}" height="{SIDE}" href="{_map(values / most)}"/><use href="#{dots}"/></g>'
         )
     return "".join(texts)
 
