@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 EXTRAS = ("train", "sklearn", "cli", "export", "data", "excel")
 
