@@ -61,12 +61,6 @@ def test_a_function_as_callback(callbacks):
         fit_replicas([classifier(), classifier()], (X, LABELS), epochs=1, callbacks=callbacks)
 
 
-def test_dense_predictions_are_no_table():
-    method = bedl.BEDL(bedl.bayesianize(nn.Conv2d(1, 3, 1)), bedl.Dirichlet(3, dim=1))
-    with pytest.raises(ValueError, match=r"to_numpy\(\)"):
-        method.predict(IMAGES).to_frame()
-
-
 @pytest.mark.parametrize("scale, shift", [(1e-3, 0.0), (2e5, 0.0), (1.0, 2e5)])
 def test_targets_that_normal_can_hardly_learn(scale, shift):
     method = bedl.BEDL(bedl.GaussianLinear(4, 2), bedl.Normal(1))

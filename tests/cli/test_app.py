@@ -115,6 +115,14 @@ def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
     run(*words, "--resume", ok=True)
 
 
+def test_a_stop_that_a_library_swallows_is_still_one(monkeypatch):
+    from bedl import cli
+
+    monkeypatch.setattr(cli, "_asked", [signal.SIGTERM])
+    said = run("fit", "no.csv", "-t", "y")  # what fails now may do so for that
+    assert (said.exit_code, said.stderr) == (143, "Stopped.\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_real_interrupt(tmp_path, name, code):

@@ -83,6 +83,7 @@ def start(*words: object, logs: Path, before: Callable[[], object] = lambda: Non
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         from bedl.cli import main
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells ignore for what runs in the background
         sys.argv = ["bedl", *map(str, words)]
         before()
         main()

@@ -72,7 +72,8 @@ def _within(words: list[object], verb: str, which: int, moment: float, shop: Wor
 
 def _at_start(words: list[object], which: int, random: Random) -> Said:
     """A process from its first line on: it says when `main` begins, and is stopped while it imports."""
-    code = "import sys; from bedl.cli import main; sys.stderr.write('begun\\n'); sys.stderr.flush(); main()"
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from bedl.cli import main; sys.stderr.write('begun\\n'); sys.stderr.flush(); main()"
     process: Any = spawned(*words, code=code, stdout=None)
     first = process.stderr.readline()
     time.sleep(0.05 + random.uniform(0, 1.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 
-__all__ = ["Stopped", "exit_code", "main"]
+__all__ = ["Stopped", "asked_to_stop", "exit_code", "main"]
 
 
 class Stopped(BaseException):
@@ -40,8 +40,17 @@ def main() -> None:
         sys.exit(exit_code(stop))
 
 
+_asked: list[int] = []
+
+
+def asked_to_stop() -> Stopped | None:
+    """The stop that was asked for, if one was: libraries may swallow the exception, and fail by it later."""
+    return Stopped(_asked[0]) if _asked else None
+
+
 def _stop(number: int, frame: object) -> None:
     signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    _asked.append(number)
     raise Stopped(number)
 
 

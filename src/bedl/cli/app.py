@@ -10,7 +10,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bedl.cli import Stopped, check, compare, data, evaluate, exit_code, export, fit, methods, predict, report
+from bedl.cli import (
+    Stopped,
+    asked_to_stop,
+    check,
+    compare,
+    data,
+    evaluate,
+    exit_code,
+    export,
+    fit,
+    methods,
+    predict,
+    report,
+)
 from bedl.cli.options import DEBUG
 from bedl.cli.screen import say, say_error
 from bedl.errors import BEDLError
@@ -52,6 +65,9 @@ class Verbs(TyperGroup):
         except Exception as error:
             if _usage(error) or ctx.meta.get(DEBUG):
                 raise
+            if (asked := asked_to_stop()) is not None:
+                say("Stopped.")
+                raise typer.Exit(exit_code(asked)) from None
             say_error(explained(error))
             raise typer.Exit(1) from None
 
