@@ -131,7 +131,7 @@ def test_a_program_takes_the_inputs_in_their_order(tmp_path):
     method, example, others = bedl_of(Tokens, bedl.Normal(1)), tokens(30, 6), tokens(5, 9, seed=3)
     export_program(method, tmp_path / "model.pt2", example=example, dynamic=(1,))
     outputs = torch.export.load(tmp_path / "model.pt2").module()(*others.values())
-    torch.testing.assert_close(outputs["std"], method.predict(others).std)
+    torch.testing.assert_close(outputs["std"], method.predict(others).std, rtol=1e-4, atol=1e-5)
 
 
 def check_what_is_taken(model):

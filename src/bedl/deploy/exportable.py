@@ -19,6 +19,7 @@ from bedl.deploy.schema import INTERVALS, Description, ExportError, plain_names
 from bedl.heads import Dirichlet
 from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments
+from bedl.nn.calling import outputs_of
 from bedl.nn.scaling import Standardize
 from bedl.predictive import Predictive, mixture
 
@@ -82,8 +83,9 @@ class Prepared:
     description: Description
     dense: bool = False  # whether there is a prediction at many places of each point
 
-    def run(self, parts: Parts, rows: int = 256) -> dict[str, Any]:
+    def run(self, parts: Parts | Tensor, rows: int = 256) -> dict[str, Any]:
         """Eager predictions as NumPy arrays."""
+        parts = (parts,) if isinstance(parts, Tensor) else parts
         with torch.no_grad():
             chunks = [self.module(*chunk) for chunk in zip(*(part.split(rows) for part in parts), strict=True)]
         return {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in chunks[0]}
@@ -223,12 +225,13 @@ class _OneHead(nn.Module):
 
     def __init__(self, members: Sequence[BEDL]):
         super().__init__()
-        self.members = nn.ModuleList(members)
-        self.head = copy.copy(members[0].head)
-        self.head.dim = -1  # where `check_outputs` puts it
+        self.nets, self.picked = nn.ModuleList([m.net for m in members]), [m.output for m in members]
+        self.head: Any = copy.copy(members[0].head)
+        self.dim, self.head.dim = self.head.dim, -1  # where `check_outputs` puts it
 
     def forward(self, x: Any) -> Predictive:
-        outputs = [member.head.check_outputs(member.outputs(x)) for member in self.members]  # type: ignore[union-attr, operator]
+        given = [outputs_of(net, x, output) for net, output in zip(self.nets, self.picked, strict=True)]
+        outputs = [self.head.check_outputs(f, self.dim) for f in given]
         f = Moments(*(torch.stack(part) for part in zip(*outputs, strict=True)))
         prediction = self.head(f)
         return mixture([prediction[i] for i in range(len(outputs))])

@@ -155,7 +155,7 @@ class Stream(Points):
 
     def __init__(self, loader: Any, n_train: float | None = None, unpack: Unpack | None = None):
         self.loader, self.unpack = loader, unpack
-        self.dataset, self.index = None, None
+        self.x = self.y = self.weight = self.dataset = self.index = None  # nothing is in memory
         self.stated = n_train is not None
         size = _known_size(loader) if n_train is None else n_train
         if size is None:

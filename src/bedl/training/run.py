@@ -126,8 +126,7 @@ class Run:
 
     def _whole(self, chunk: int = 1024) -> Iterator[Batch]:
         """The training set in parts, on the device."""
-        numbers = torch.arange(self.points.n).numpy()
-        for fetched in self.points.fetch([numbers[i : i + chunk] for i in range(0, len(numbers), chunk)]):
+        for fetched in self.points.everything(0, 1, chunk):
             x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
             yield Batch(x, y, self.points.n_train, weight)
 
