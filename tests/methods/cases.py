@@ -20,6 +20,7 @@ class Case:
         quiet: options under which nothing about the network is unknown: no ``model`` part.
         draws_per_row: whether something is drawn for each row, so that a row of weight 0 moves the others' luck.
         seedless: whether nothing is random, so that seeds change nothing.
+        tables: whether it takes tables; what takes images only is tested with images, elsewhere.
     """
 
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -27,6 +28,7 @@ class Case:
     quiet: dict[str, Any] | None = None
     draws_per_row: bool = False
     seedless: bool = False
+    tables: bool = True
 
 
 CASES = {
@@ -45,6 +47,7 @@ CASES = {
     "edl": Case({"ramp": 100.0}, quiet={}),
     "evidential-regression": Case(quiet={}),
     "fast-dropout": Case(quiet={"dropout": 0.0}),
+    "images": Case(tables=False),
     "laplace": Case({"samples": 20}),
     "mc-dropout": Case({"samples": 20}, quiet={"dropout": 0.0}, draws_per_row=True),
     "prior-network": Case(quiet={}, draws_per_row=True),
@@ -63,5 +66,5 @@ def case_of(name: str) -> Case:
 
 def served(*tasks: str) -> list[tuple[str, str]]:
     """Pairs (method, task) for every method of bedl's own and every one of these tasks that it serves."""
-    found = {name: registry.get(name) for name in registry.names()}
+    found = {name: registry.get(name) for name in registry.names() if case_of(name).tables}
     return [(name, task) for name in found for task in tasks if found[name].tasks is None or task in found[name].tasks]

@@ -190,6 +190,15 @@ def test_seeds_and_clones(name: str, task: str) -> None:
 
 
 @both
+def test_several_of_them_as_an_ensemble(name: str, task: str) -> None:
+    """Side by side, with rows held out: what is drawn, ramped or concluded has to come about there, too."""
+    X, y = small(task)
+    model = fresh(name, task).set_params(ensemble=2, epochs=1, early_stopping=True)
+    said = unless_refused(lambda: answers(model.fit(X, y), X[:5]), "ensemble already", "early_stopping")
+    assert said is None or np.isfinite(said).all()
+
+
+@both
 def test_saved_and_loaded(name: str, task: str, tmp_path: Path) -> None:
     X_new = split(OF_TASK[task])[2]
     model = fitted(name, OF_TASK[task], task)
@@ -208,7 +217,7 @@ def test_without_noise_nothing_about_the_network_is_unknown(name: str, task: str
 
 @both
 def test_inputs_of_no_noise_are_plain_inputs(name: str, task: str) -> None:
-    X_new = split(OF_TASK[task])[2]
+    X_new = split(OF_TASK[task])[2][:10]
     model = fitted(name, OF_TASK[task], task)
     said = unless_refused(lambda: answers(model, X_new, X_var=0.0), "X_var")
     if said is None:
@@ -224,14 +233,14 @@ def test_a_row_of_weight_0_is_not_there(name: str, task: str) -> None:
     weight[50:] = 0.0
     spoilt = X.copy()
     spoilt[50:] = -5 * X[50:]
-    model = fresh(name, task).set_params(batch_size=50)
+    model = fresh(name, task).set_params(batch_size=25, epochs=5)
     said = unless_refused(lambda: answers(clone(model).fit(spoilt, y, sample_weight=weight), X), "sample_weight")
     if said is None:
         return
     alone = answers(model.fit(X[:50], y[:50]), X)
     if not case_of(name).draws_per_row:
         np.testing.assert_allclose(said, alone, rtol=1e-2, atol=1e-3)
-    assert np.corrcoef(said[:, 0], alone[:, 0])[0, 1] > 0.9
+    assert np.corrcoef(said[:, 0], alone[:, 0])[0, 1] > 0.8
 
 
 # -- what cannot be -----------------------------------------------------------------------------------
@@ -239,8 +248,8 @@ def test_a_row_of_weight_0_is_not_there(name: str, task: str) -> None:
 def test_bad_input(name: str, task: str) -> None:
     X, y = small(task)
     model = fresh(name, task)
-    with pytest.raises(ValueError, match="NaN"):
-        clone(model).fit(np.where(np.arange(4) == 2, np.nan, X), y)
+    with pytest.raises(ValueError, match=r"infinity|finite"):
+        clone(model).fit(np.where(np.arange(4) == 2, np.inf, X), y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         clone(model).fit(X, y[:-1])
     with pytest.raises(ValueError, match=r"no_such_option|chooses its options itself"):

@@ -24,6 +24,7 @@ from bedl.heads import Head, MeanVariance
 from bedl.methods.base import Method
 from bedl.methods.deterministic import BOTH, plain_head
 from bedl.methods.edl import known
+from bedl.methods.mc_dropout import noise_of
 from bedl.methods.networks import plain_network
 from bedl.methods.registry import Problem, register
 from bedl.methods.sampling import check_samples
@@ -189,5 +190,5 @@ def best_precision(curvature: Tensor, theta: Tensor) -> float:
 )
 def laplace(problem: Problem, prior_precision: float | None = None, samples: int = 100, seed: int = 0) -> Laplace:
     """See `Laplace` for the options; the noise of targets is learned, and the same for all points."""
-    head = plain_head(problem, **({"noise": "shared"} if problem.task == "regression" else {}))
+    head = plain_head(problem, **noise_of(None))
     return Laplace(plain_network(problem, head.n_outputs), head, prior_precision, samples, seed)

@@ -134,8 +134,12 @@ def dropout_network(problem: Problem, n_outputs: int, dropout: float) -> nn.Sequ
 
 
 def noise_of(tau: float | None) -> dict[str, object]:
-    """Options of `MeanVariance`: a noise that all points share, of this precision or learned."""
-    return {"noise": "shared"} if tau is None else {"noise": "fixed", "precision": tau}
+    """Options of `MeanVariance`: a noise that all points share, of this precision or learned.
+
+    It starts at a quarter of the target's variance: a step of Adam changes its logarithm by the learning rate at most,
+    and from the whole variance some thousand steps would not lead far enough.
+    """
+    return {"noise": "shared", "precision": 4.0} if tau is None else {"noise": "fixed", "precision": tau}
 
 
 @register("mc-dropout", "MC Dropout (Gal & Ghahramani 2016): dropout stays on, predictions are averaged", tasks=BOTH)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.func import vmap
 
+from bedl.errors import BEDLError
 from bedl.nn.draws import seeded
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ def mixture_of_draws(predict: Callable[[], Predictive], samples: int, seed: int,
         seed: of the draws.
         device: where the points are.
     """
+
+    if torch.compiler.is_exporting():
+        raise BEDLError(
+            "a prediction that draws at random cannot be exported; 'fast-dropout' has the noise of 'mc-dropout' in "
+            "closed form, 'bedl' that of Gaussian weights"
+        )
 
     def one(_: Any) -> Predictive:
         return predict()

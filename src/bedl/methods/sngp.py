@@ -27,6 +27,7 @@ from bedl.heads import Head, MeanVariance
 from bedl.methods.base import Method
 from bedl.methods.deterministic import BOTH, plain_head
 from bedl.methods.edl import known
+from bedl.methods.mc_dropout import noise_of
 from bedl.methods.networks import ACTIVATIONS, plain_network, widths_of
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
@@ -39,15 +40,27 @@ __all__ = ["SNGP"]
 
 
 class BoundedLinear(nn.Linear):
-    """A linear layer whose spectral norm is at most `bound`; computed, not estimated, so that nothing has a state."""
+    """A linear layer whose spectral norm is at most `bound`; computed, not estimated from step to step.
+
+    Args:
+        n_inputs, n_outputs: of the layer.
+        bound: on the norm.
+    """
+
+    shrunk: Tensor
 
     def __init__(self, n_inputs: int, n_outputs: int, bound: float):
         super().__init__(n_inputs, n_outputs)
         self.bound = bound
+        self.register_buffer("shrunk", torch.ones(()))  # for exported graphs, which know no singular values
+
+    def factor(self) -> Tensor:
+        """What the weight is multiplied by. shape: ()"""
+        return (self.bound / torch.linalg.matrix_norm(self.weight, 2)).clamp(max=1.0)
 
     def forward(self, input: Tensor) -> Tensor:
-        norm = torch.linalg.matrix_norm(self.weight, 2)
-        return F.linear(input, self.weight * (self.bound / norm).clamp(max=1.0), self.bias)
+        factor = self.shrunk if torch.compiler.is_exporting() else self.factor()
+        return F.linear(input, self.weight * factor, self.bias)
 
 
 class Residual(nn.Module):
@@ -125,7 +138,10 @@ class SNGP(Method):
         return fit + 0.5 * self.ridge * self.last.weight.square().sum() / batch.n_train
 
     def conclude(self, batches: Iterable[Batch]) -> None:
-        """The posterior covariance of the last layer."""
+        """The posterior covariance of the last layer; the other layers stay as they are from now on."""
+        for layer in self.net.modules():
+            if isinstance(layer, BoundedLinear):
+                layer.shrunk.copy_(layer.factor())
         total: Any = self.ridge * torch.eye(len(self.phases), dtype=torch.float64, device=self.phases.device)
         for batch in batches:
             phi = self.features(batch.x)
@@ -164,7 +180,7 @@ def sngp(
     """
     if not bound > 0:
         raise ValueError(f"bound must be positive, not {bound!r}")
-    head = plain_head(problem, **({"noise": "shared"} if problem.task == "regression" else {}))
+    head = plain_head(problem, **noise_of(None))
     if problem.net is not None:
         return SNGP(plain_network(problem, width), width, head, n_random, length_scale, ridge)
     widths = widths_of(problem, default=(width, width))
