@@ -22,7 +22,7 @@ PROCESSORS ?= ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_
               BEDL_NATIVE=0 OMP_NUM_THREADS=2
 
 .DEFAULT_GOAL := help
-.PHONY: architectures help setup demo test test-all test-processors lint format bench docs clean
+.PHONY: architectures help setup demo test test-all test-campaign test-lowest test-processors lint format bench docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
@@ -81,6 +81,21 @@ test-processors: $(STAMP) ## the numerical tests as on other processors, one set
 		env $(THREADS) $(NO_CACHE) $$setting $(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow" \
 			$(NUMERICAL) $(ARGS) || exit 1; \
 	done
+
+# All of it takes many hours of one core; ARGS="kills pairs --tries 50" makes a part. What was tried is kept, and not
+# tried again.
+test-campaign: $(STAMP) ## attacks of all sorts, in numbers (tools/campaign); prints the figures of docs/reliability.md
+	$(THREADS) $(BIN)/python -m tools.campaign $(ARGS)
+
+# The lowest declared version of each dependency, in an environment of its own; a bound that fails is to be raised.
+LOWEST := build/lowest
+test-lowest: pyproject.toml ## the tests with the lowest versions that pyproject.toml declares
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) tools/lowest.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt \
+		-e ".[all]" hypothesis mpmath pytest pytest-xdist scipy
+	$(THREADS) $(LOWEST)/bin/python -m pytest -n $(WORKERS) -q -m "not slow and not arch" $(ARGS)
 
 format: $(STAMP) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix .

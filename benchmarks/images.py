@@ -7,6 +7,7 @@ and on things drawn by code; the test part, Fashion-MNIST and CIFAR-10 are only 
 from __future__ import annotations
 
 import argparse
+import ast
 import time
 from typing import Any
 
@@ -25,7 +26,7 @@ def main() -> None:
     add("--epochs", type=int, default=None)
     add("--nets", type=int, default=1)
     add("--method", default="auto")
-    add("--options", type=lambda text: eval(text, {}), default=None, help="of the method, as a dict")
+    add("--options", type=ast.literal_eval, default=None, help="of the method, as a dict")
     add("--seed", type=int, default=0)
     add("--checkpoint", default=None, help="a folder: an interrupted run goes on from there")
     options = parser.parse_args()

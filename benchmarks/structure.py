@@ -34,7 +34,9 @@ def lenet(variances: str, seed: int, regularizer: PAC | None, epochs: int) -> Sc
     """Trained on 10,000 digits; clothes are what it has never seen."""
     method = NETS["LeNet-5"].factory(seed, variances)
     method = bedl.BEDL(method.net, method.head, regularizer)
-    bedl.fit(method, digits(True), epochs=epochs, batch_size=100, accelerator="cpu", compile=False, seed=seed)
+    bedl.fit(
+        method, digits(True), epochs=epochs, batch_size=100, accelerator="cpu", compile=False, correct=False, seed=seed
+    )
     (x, y), (foreign, _) = digits(False), digits(False, "fashion_mnist")
     with bedl.frozen(method):
         seen = torch.cat([method.predict(part).log_probabilities for part in x.split(500)])

@@ -43,7 +43,7 @@ scale = np.where(X[:, 0] > 0, 1.0, 0.2)
 y = np.sin(2 * X[:, 0]) + scale * (rng.exponential(size=len(X)) - 1)
 train, calibration, test = slice(0, 500), slice(500, 1500), slice(1500, None)
 
-model = BEDLRegressor(epochs=20 if QUICK else 60, random_state=0).fit(X[train], y[train])
+model = BEDLRegressor(method="bedl", epochs=20 if QUICK else 60, random_state=0).fit(X[train], y[train])
 constant = SplitConformalRegressor(model, confidence_level=LEVEL, prefit=True)
 score = ResidualNormalisedScore(Spread(model).fit(X[train], y[train]), prefit=True, sym=True)
 scaled = SplitConformalRegressor(model, confidence_level=LEVEL, conformity_score=score, prefit=True)

@@ -48,7 +48,7 @@ def scenes(n: int, seed: int, size: int = 24) -> tuple[Tensor, Tensor]:
 torch.manual_seed(0)
 train, test = scenes(32 if QUICK else 240, seed=1), scenes(20, seed=2)
 head = bedl.Dirichlet(3, dim=1, ignore_index=255, class_weight=[1.0, 2.0, 2.0])
-method = bedl.BEDL(bedl.bayesianize(Net()), head, bedl.PAC(on="perturbed"))
+method = bedl.BEDL(bedl.bayesianize(Net()), head, bedl.PAC(on="perturbed", strength=0.2))
 bedl.fit(method, train, epochs=1 if QUICK else 12, batch_size=16, optimizer=adam(0.02), compile=False)
 
 foreign = test[0].clone()

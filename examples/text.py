@@ -54,12 +54,13 @@ def collate(items: list[tuple[str, int]]) -> dict[str, Tensor]:
 torch.manual_seed(0)
 config = BertConfig(
     vocab_size=len(vocabulary) + 1, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-    max_position_embeddings=16, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    max_position_embeddings=16, num_labels=3, initializer_range=0.2,
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
 )  # fmt: skip
 net = bedl.bayesianize(BertForSequenceClassification(config))
-method = bedl.BEDL(net, bedl.Dirichlet(3), bedl.PAC(strength=0.1))  # it reads the logits
+method = bedl.BEDL(net, bedl.Dirichlet(3), bedl.PAC(strength=0.05))  # it reads the logits
 loader = DataLoader(list(zip(texts, labels, strict=True)), batch_size=32, shuffle=True, collate_fn=collate)
-bedl.fit(method, loader, epochs=3 if QUICK else 5, optimizer=adam(0.01), compile=False)
+bedl.fit(method, loader, epochs=3 if QUICK else 5, optimizer=adam(0.003), compile=False)
 
 plain = [sentence(rng, tone, tone) for tone in NAMES * 20]
 mixed = [sentence(rng, tone, other) for tone in NAMES for other in NAMES if tone != other]

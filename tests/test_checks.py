@@ -1,5 +1,7 @@
 """bedl.check."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -189,3 +191,19 @@ def test_padding_with_copies_is_no_longer_called_exact():
 
     assert all("independent" in answer for answer in answers("reflect") | answers("replicate") | answers("circular"))
     assert bedl.rules.approximation(bedl.rules.TABLE["shape"]["pad"], (None, (1, 1)), {}) is None
+
+
+def test_it_says_how_far_off_standard_deviations_are_and_where():
+    """An average over positions, behind convolutions: the pool is where the covariances are lost."""
+    torch.manual_seed(0)
+    convolutions = [layer for n in (1, 6) for layer in (nn.Conv2d(n, 6, 3, padding=1), nn.ReLU())]
+    averaged = nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    report = bedl.check(averaged, torch.rand(8, 1, 8, 8))
+    ratios = dict(report.ratios)
+    assert ratios["3"] == pytest.approx(1, abs=0.25)
+    assert ratios["4"] < 0.5
+    assert "× as large as those of drawn weights" in str(report)
+    assert re.search(r"arises in '4' \(0\.\d+ ×\)", str(report))
+    exact = bedl.check(nn.Sequential(nn.Linear(4, 50)), torch.rand(20, 4))
+    assert dict(exact.ratios)["Sequential"] == pytest.approx(1, abs=0.05)
+    assert "drawn weights" not in str(exact)

@@ -7,9 +7,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality import rows, uci, users
+from benchmarks.quality import active, impossible, ranks, rows, uci, users
 
-TABLES: dict[str, Any] = {"uci": uci, "uci-distinct": uci, "gap": uci, "targets": users, "classes": users}
+TABLES: dict[str, Any] = {
+    "uci": uci, "uci-distinct": uci, "gap": uci, "targets": users, "classes": users, "active": active,
+    "impossible": impossible,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -25,7 +28,11 @@ def main() -> None:
     table = TABLES[options.table]
     cells = table.cells(options.table, options.methods.split(","), options.part, options.splits, options.only)
     rows.run(cells, table.work, path)
-    summary(rows.read(path), options.table, options.part)
+    found = rows.read(path)
+    summary(found, options.table, options.part)
+    if table is users:
+        for method, values in ranks.ranked(found, options.table, options.part).items():
+            print(f"{method:>22}  " + "  ".join(f"{name} {value:.3f}" for name, value in values.items()))
 
 
 def summary(found: list[rows.Cell], table: str, part: str) -> None:

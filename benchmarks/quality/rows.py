@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -30,7 +32,7 @@ def run(cells: Iterable[Cell], work: Callable[[Cell], dict[str, float]], path: P
         work: the metrics of a cell.
         path: where rows go.
     """
-    done = {_key(row) for row in read(path)}
+    done, commit = {_key(row) for row in read(path)}, _commit()
     path.parent.mkdir(parents=True, exist_ok=True)
     for cell in cells:
         if _key(cell) in done:
@@ -42,6 +44,7 @@ def run(cells: Iterable[Cell], work: Callable[[Cell], dict[str, float]], path: P
                 row = {**cell, "metrics": work(cell), "failed": None}
         except Exception as error:
             row = {**cell, "metrics": {}, "failed": f"{type(error).__name__}: {error}"[:300]}
+        row["commit"] = commit
         row["cpu_seconds"] = round(time.process_time() - start, 1)
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -52,6 +55,15 @@ def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
     """Mean and standard error."""
     array = np.asarray(list(values), dtype=np.float64)
     return float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
+
+
+def _commit() -> str:
+    """The version of the code that is measured."""
+    found = (
+        os.environ.get("BEDL_COMMIT")
+        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    )
+    return found.strip()
 
 
 def _key(row: Cell) -> tuple[Any, ...]:

@@ -17,10 +17,20 @@ from bedl import dispatch
 from bedl.errors import BEDLError, UnsupportedOperationError, function_name, module_path
 from bedl.moments import Moments
 from bedl.nn import GaussianLayer, bayesianize, kept_deterministic
-from bedl.nn.comparison import calls_of_layers, error_of_sharing, names_by_weight, where_they_part
+from bedl.nn.calling import pick
+from bedl.nn.comparison import (
+    calls_of_layers,
+    error_of_sharing,
+    names_by_weight,
+    ratios_of_modules,
+    where_they_part,
+)  # fmt: skip
 from bedl.rules import approximation
 
 __all__ = ["Operation", "Report", "SharedLayer", "check"]
+
+NOTABLE = 1.25  # from which ratio of standard deviations on `check` says so
+FEW_DRAWN = 2**22  # weights, of all points together, that are drawn in a moment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +69,7 @@ class Report:
     shared: tuple[SharedLayer, ...] = ()  # layers that are called more than once in a pass
     returns: str = ""  # what the network returns, if no head can take it
     compared: bool = False  # whether the network ran on values, beside the plain one
+    ratios: tuple[tuple[str, float], ...] = ()  # std of one pass over that of a handful of draws, behind each module
 
     @property
     def unsupported(self) -> tuple[Operation, ...]:
@@ -71,6 +82,17 @@ class Report:
     def __bool__(self) -> bool:
         return self.ok
 
+    def _where(self) -> str:
+        """The innermost modules behind which the ratio changes most, in a few words."""
+        names = [name for name, _ in self.ratios]
+        inner = [(n, r) for n, r in self.ratios if not any(other.startswith(f"{n}.") for other in names)]
+        inner = [(n, r) for n, r in inner if n != names[-1]] or [self.ratios[-1]]
+        before = [1.0, *(r for _, r in inner[:-1])]
+        steps = [(name, math.log(r / b)) for (name, r), b in zip(inner, before, strict=True)]
+        way = math.copysign(1.0, math.log(self.ratios[-1][1]))  # too small or too large
+        steps = sorted((step for step in steps if way * step[1] > 0), key=lambda step: -abs(step[1]))
+        return ", ".join(f"'{name}' ({math.exp(step):.2g} ×)" for name, step in steps[:3]) or "several modules"
+
     def __str__(self) -> str:
         width = max((len(op.path) for op in self.operations), default=0)
         name = max((len(op.function) for op in self.operations), default=0)
@@ -80,6 +102,12 @@ class Report:
                 "parameters that stay point values: " + ", ".join(f"{n or '(root)'} ({t})" for n, t in self.kept)
             )
         lines += [str(layer) for layer in self.shared]
+        if self.ratios and abs(math.log(self.ratios[-1][1])) > math.log(NOTABLE):
+            lines.append(
+                f"standard deviations come out {self.ratios[-1][1]:.2g} × as large as those of drawn weights, on this "
+                f"example and by a handful of draws; most of it arises in {self._where()}. "
+                "bedl.nn.correct_variances takes it off"
+            )
         if self.parting:
             lines.append(
                 f"module '{self.parting}' does something else with Moments than with tensors: without variances, what "
@@ -88,8 +116,8 @@ class Report:
             )
         if self.returns:
             lines.append(
-                f"the network returns a {self.returns}, and heads take Moments: let its forward return the outputs "
-                "alone, such as the .logits of a Hugging Face model or one entry of a tuple or dict"
+                f"the network returns a {self.returns}: say which of its outputs a head is to read, "
+                "BEDL(net, head, output=…)"
             )
         without = len(self.unsupported)
         total = f"{len(self.operations)} operations, "
@@ -100,6 +128,20 @@ class Report:
         return "\n".join([*lines, total])
 
 
+def _drawn_ratios(net: nn.Module, inputs: tuple, kwargs: dict) -> tuple[tuple[str, float], ...]:
+    """What approximations come to, for networks that are drawn in a moment."""
+    weights = sum(p.numel() for layer in net.modules() if isinstance(layer, GaussianLayer) for p in layer.parameters())
+    points = max(
+        (x.shape[0] for x in pytree.tree_leaves((inputs, kwargs)) if isinstance(x, Tensor) and x.ndim), default=1
+    )
+    if weights * points > FEW_DRAWN:
+        return ()
+    try:
+        return tuple(ratios_of_modules(net, inputs, kwargs).items())
+    except Exception:  # weights cannot be drawn for every network whose moments are known
+        return ()
+
+
 def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     """List every operation that `module` would call on Moments, with its rule or "no rule: …".
 
@@ -107,7 +149,8 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     the example), and goes on past operations without a rule, so that all of them are listed at once. If that goes
     well, a copy of it runs with all variances zero beside the plain network, in evaluation mode: where their values
     part, the code does something else with Moments than with tensors (`parting`). Where layers are called more than
-    once, which one pass takes for independent draws, weights are drawn to see what that comes to (`shared`).
+    once, which one pass takes for independent draws, weights are drawn to see what that comes to (`shared`). A handful
+    of draws of small networks shows how far standard deviations are off, and behind which modules (`ratios`).
 
     Args:
         module: a network, with Gaussian layers already or as it would be after `bayesianize`.
@@ -143,11 +186,11 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     if report.unsupported or not has_values:
         return report
     parting = where_they_part(net, inputs, kwargs) or ""
-    shared = report.shared
+    shared, ratios = report.shared, () if report.failure else _drawn_ratios(net, inputs, kwargs)
     if shared and not report.failure:
         error = error_of_sharing(net, inputs, kwargs)
         shared = tuple(dataclasses.replace(layer, error=error) for layer in shared)
-    return dataclasses.replace(report, parting=parting, shared=shared, compared=True)
+    return dataclasses.replace(report, parting=parting, shared=shared, compared=True, ratios=ratios)
 
 
 def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | None) -> Report:
@@ -163,13 +206,21 @@ def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | No
     try:
         with torch.no_grad(), calls_of_layers(net, names) as calls:
             found = net(*inputs, **kwargs)
-            returns = "" if isinstance(found, (Moments, Tensor)) else type(found).__name__
+            returns = _unread(found)
     except Exception as error:  # whatever the network raises is a finding here
         failure = f"in module '{module_path_of(error)}': {type(error).__name__}: {error}"
     finally:
         dispatch._scope.listener = None
     shared = tuple(SharedLayer(path, count) for path, count in calls.items() if count > 1)
     return Report(tuple(listener.operations), tuple(kept_deterministic(net)), failure, shared=shared, returns=returns)
+
+
+def _unread(found: Any) -> str:
+    """What a network gives, if a head would not know which part of it to read."""
+    try:
+        return "" if isinstance(pick(found), (Moments, Tensor)) else type(found).__name__
+    except BEDLError:
+        return type(found).__name__
 
 
 def _with_values(net: nn.Module) -> Callable[[Tensor], Tensor]:

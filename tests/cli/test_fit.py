@@ -19,7 +19,7 @@ def files(folder) -> list[str]:
 
 
 def test_a_model_folder_holds_the_estimator_and_its_card(houses):
-    assert files(houses) == ["model.json", "model.safetensors"]
+    assert files(houses) == ["MODEL_CARD.md", "model.json", "model.safetensors"]
     card = json.loads((houses / "model.json").read_text())
     assert (card["schema"], card["task"], card["target"]) == (2, "regression", "price")
     assert card["rows"] == {"training": 108, "held_out": 12}
@@ -44,7 +44,7 @@ def test_what_was_done_with_the_columns_is_said(shelf, tmp_path):
 def test_built_in_sets_have_a_target_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = run("fit", "iris", "--epochs", 1, "--holdout", 0, ok=True)
-    assert files(tmp_path / "iris-model") == ["model.json", "model.safetensors"]
+    assert files(tmp_path / "iris-model") == ["MODEL_CARD.md", "model.json", "model.safetensors"]
     assert "3 classes" in said.stderr
     assert not said.stdout
 

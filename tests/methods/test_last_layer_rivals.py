@@ -93,6 +93,31 @@ def test_laplace_of_classes_has_the_hessian_of_the_loss() -> None:
     assert best_precision(hessian, theta) == pytest.approx(float(grid[torch.stack(evidence).argmax()]))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_laplace_is_that_of_another_library(task: str) -> None:
+    theirs = pytest.importorskip("laplace")  # laplace-torch, where it is installed: it asks for torchvision
+    torch.manual_seed(0)
+    x, y = table()
+    outputs = 1 if task == "regression" else 3
+    y = y[:, None] if task == "regression" else torch.randint(3, (30,))
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=30)
+    options = {"subset_of_weights": "last_layer", "hessian_structure": "full", "prior_precision": 2.0}
+    noise = {"sigma_noise": 0.5} if task == "regression" else {}
+    other = theirs.Laplace(net, task, **options, **noise)
+    other.fit(loader)
+    method = Laplace(net, shared(4.0) if task == "regression" else Softmax(3), prior_precision=2.0)
+    if task == "regression":
+        method.conclude([Batch(x, y[:, 0], 30)])
+        torch.testing.assert_close(method.predict(x).model, other(x)[1][:, :, 0], rtol=1e-3, atol=1e-6)
+        return
+    order = [5 * c + i for c in range(3) for i in range(4)] + [5 * c + 4 for c in range(3)]  # biases last
+    with torch.no_grad():
+        ours = method._of_classes([Batch(x, y, 30)])[order][:, order]
+    torch.testing.assert_close(ours.float(), other.H, rtol=1e-3, atol=1e-4)
+
+
 def test_steps_are_concluded_alone_and_side_by_side() -> None:
     x, y = table()
     methods = [Laplace(nn.Linear(3, 1), shared(4.0), prior_precision=1.0) for _ in range(2)]

@@ -379,3 +379,15 @@ def test_metrics_and_report_need_no_torch():
 
     folder = os.path.dirname(os.path.dirname(bedl.report.__file__))
     subprocess.run([sys.executable, "-c", code, folder], check=True, timeout=60)
+
+
+def test_how_it_was_learned_is_shown_and_not_trusted() -> None:
+    course = {"chosen": "method 'stack': <b>2</b> groups", "loss": [3.0, 1.0, 0.5], "settings": {"epochs<i>": "</td>9"}}
+    page = render(dataclasses.replace(regression(), training=course))
+    assert "How it was learned" in page
+    assert "epoch 3: loss 0.5" in page
+    assert "<b>2</b>" not in page
+    assert "</td>9" not in page
+    assert "<i>" not in page
+    assert "How it was learned" not in render(regression())
+    assert "How it was learned" not in render(dataclasses.replace(regression(), training={"loss": [float("nan")]}))

@@ -69,7 +69,7 @@ def test_predictions_are_streamed_to_a_file(model, tmp_path):
 
 def test_a_model_is_saved_and_loaded_here_and_on_the_command_line(model, tmp_path):
     folder = model.save(tmp_path / "m")
-    assert sorted(os.listdir(folder)) == ["model.json", "model.safetensors"]
+    assert sorted(os.listdir(folder)) == ["MODEL_CARD.md", "model.json", "model.safetensors"]
     again = tabular.load(folder)
     pandas.testing.assert_frame_equal(again.predict(houses_frame()), model.predict(houses_frame()))
     assert again.scores == model.scores

@@ -94,3 +94,20 @@ def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
     assert "correct_variances" in caplog.text
     with pytest.raises(ValueError, match="correct must be"):
         trained(correct="yes")
+
+
+def test_a_corrected_network_is_saved_and_loaded(tmp_path):
+    corrected, fresh = trained(correct=True), bedl.BEDL(averaged(), bedl.Dirichlet(2), regularizer=None)
+    x, _ = data(8)
+    bedl.training.save_weights(corrected, tmp_path / "corrected.safetensors")
+    bedl.training.save_weights(fresh, tmp_path / "fresh.safetensors")
+    bedl.training.load_weights(fresh, tmp_path / "corrected.safetensors")
+    assert torch.equal(fresh.predict(x).probabilities, corrected.predict(x).probabilities)
+    bedl.training.load_weights(corrected, tmp_path / "fresh.safetensors")
+    assert not is_corrected(corrected.net)
+
+
+def test_a_finished_run_that_is_taken_up_again_is_corrected_again(tmp_path):
+    one, two = (trained(correct=True, checkpoint=tmp_path / "run") for _ in range(2))
+    x, _ = data(8)
+    assert torch.equal(one.predict(x).probabilities, two.predict(x).probabilities)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--figures", action="store_true", help="only show what was found so far")
     parser.add_argument("--worker", type=int, nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # not without the process at work
     if options.worker is not None:
         work(options.attacks[0], options.worker, options.folder)
         return 0

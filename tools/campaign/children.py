@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,7 +70,9 @@ def start(*words: object, logs: Path, before: Callable[[], object] = lambda: Non
     log = logs / f".said-{time.monotonic_ns()}"
     sys.stdout.flush()
     sys.stderr.flush()
-    process = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which sleep
+        process = os.fork()
     if process:
         return Child(process, log)
     code = 99
@@ -77,6 +80,7 @@ def start(*words: object, logs: Path, before: Callable[[], object] = lambda: Non
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         from bedl.cli import main
 
         sys.argv = ["bedl", *map(str, words)]

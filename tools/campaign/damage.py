@@ -19,6 +19,7 @@ from tools.campaign.tables import damaged
 TRIES = 10_000
 SECONDS = 60
 _SUFFIXES = {"onnx": ".onnx", "estimator": ".safetensors"}
+_MADE = ("folder", "estimator", "onnx", "checkpoint")
 KINDS = ("folder", "estimator", "onnx", "checkpoint", "folder edited")
 
 
@@ -28,12 +29,12 @@ class Originals(NamedTuple):
     folder: Path
     frame: Any
     x: np.ndarray
-    said: dict[str, Any]
 
 
 def prepare() -> None:
     """The files to damage."""
-    originals()
+    for kind in _MADE:
+        said(kind)
 
 
 def attempt(number: int, folder: Path) -> str:
@@ -49,7 +50,7 @@ def _tried(kind: str, random: Random, whole: Originals, folder: Path) -> str:
     from bedl.errors import BEDLError
 
     copy = folder / "copy"
-    source = whole.folder / kind.split()[0]
+    source = original(kind.split()[0])
     if source.is_dir():
         shutil.copytree(source, copy)
         if kind == "folder edited":
@@ -67,7 +68,7 @@ def _tried(kind: str, random: Random, whole: Originals, folder: Path) -> str:
         if not str(error).strip():
             raise Fault(f"{kind}: refused without a word") from None
         return "refused"
-    same = all(np.array_equal(found[name], values) for name, values in whole.said[kind.split()[0]].items())
+    same = all(np.array_equal(found[name], values) for name, values in said(kind.split()[0]).items())
     if kind == "folder edited":  # whoever can write the checksum, too, may change what is predicted, but break nothing
         return "same" if same else "another model"
     if not same:
@@ -139,33 +140,46 @@ def _trained(folder: Path, epochs: int = 4) -> dict[str, Any]:
 
 @functools.cache
 def originals() -> Originals:
-    """Made in this process once, removed at its end."""
+    """A folder for what is made in this process, removed at its end."""
     import pandas
+
+    folder = Path(tempfile.mkdtemp(prefix="bedl-originals-"))
+    atexit.register(shutil.rmtree, folder, True)
+    frame = pandas.DataFrame({"x": np.linspace(-1, 1, 40), "colour": ["red", "blue"] * 20})
+    frame["y"] = 3 * frame["x"]
+    return Originals(folder, frame, frame[["x"]].to_numpy())
+
+
+@functools.cache
+def original(kind: str) -> Path:
+    """A whole file or folder of a kind."""
     import torch
 
     import bedl
     from bedl import tabular
     from bedl.training import fit
 
-    folder = Path(tempfile.mkdtemp(prefix="bedl-originals-"))
-    atexit.register(shutil.rmtree, folder, True)
-    frame = pandas.DataFrame({"x": np.linspace(-1, 1, 40), "colour": ["red", "blue"] * 20})
-    frame["y"] = 3 * frame["x"]
-    x = frame[["x"]].to_numpy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        quick = {"epochs": 1, "device": "cpu", "method": "bedl"}
-        model = tabular.fit(frame, "y", folder / "folder", hidden=(3,), **quick)
-        model.export(folder / "onnx.onnx")
-        (folder / "onnx.onnx").rename(folder / "onnx")
-        bedl.BEDLRegressor((3,), random_state=0, **quick).fit(x, frame["y"]).save(folder / "estimator")
+    whole = originals()
+    path = whole.folder / f"{kind}{_SUFFIXES.get(kind, '')}"
+    quick: dict[str, Any] = {"epochs": 1, "device": "cpu", "method": "bedl"}
+    if kind == "folder":
+        tabular.fit(whole.frame, "y", path, hidden=(3,), **quick)
+    elif kind == "onnx":
+        tabular.load(original("folder")).export(path)
+    elif kind == "estimator":
+        bedl.BEDLRegressor((3,), random_state=0, **quick).fit(whole.x, whole.frame["y"]).save(path)
+    else:
         torch.manual_seed(0)
         points = torch.linspace(-1, 1, 16)[:, None]
         method = bedl.BEDL(bedl.GaussianLinear(1, 2), bedl.Normal(1))
-        fit(method, (points, 2 * points), epochs=2, accelerator="cpu", checkpoint=folder / "checkpoint")
-        whole = Originals(folder, frame, x, {})
-        for kind in ("folder", "estimator", "onnx", "checkpoint"):
-            copy = folder / f"whole-{kind}{_SUFFIXES.get(kind, '')}"
-            (shutil.copytree if (folder / kind).is_dir() else shutil.copy)(folder / kind, copy)
-            whole.said[kind] = _said(kind, copy, whole)
-    return whole
+        fit(method, (points, 2 * points), epochs=2, accelerator="cpu", checkpoint=path)
+    return path
+
+
+@functools.cache
+def said(kind: str) -> dict[str, Any]:
+    """What the whole one predicts."""
+    source = original(kind)
+    copy = source.with_name(f"whole-{source.name}")
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
+    return _said(kind, copy, originals())

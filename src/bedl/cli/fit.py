@@ -141,6 +141,8 @@ def fit(
         if partial_of(place).exists():
             say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
             say(f"  {_command(data, place, {**options, 'encoding': encoding})} --resume")
+        else:
+            say("Stopped.")
         raise typer.Exit(exit_code(stop)) from None
     card, seconds = model.card, time.monotonic() - started
     assert card is not None

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from sklearn.utils.validation import (
 
 from bedl.estimators.frames import encoded, needs_encoding
 from bedl.estimators.inputs import (
+    CHUNK,
     Inputs,
     TrainingSet,
     blurred_in_float32,
@@ -414,9 +416,12 @@ class BEDLEstimator(Portable, BaseEstimator):
         self._same_shape(X)
         inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
         place = device_of(self.method_)
-        with frozen(self.method_) as method:
-            parts = [self._in_units(method.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
-        return values_of(parts)
+        if self.method_.training:
+            self.method_.eval()  # once, not for every prediction
+        # to prepare weights pays off from the second chunk on
+        with frozen(self.method_) if X.size > CHUNK else nullcontext():
+            parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
+        return values_of(parts) if len(parts) > 1 else parts[0]
 
     def _same_shape(self, X: np.ndarray) -> None:
         if X.shape[1:] != self.input_shape_:

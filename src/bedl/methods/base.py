@@ -76,14 +76,15 @@ class Method(nn.Module):
 
     def predict(self, x: Tensor | Moments) -> Predictive:
         """The prediction for each point, in evaluation mode and without gradients. x: shape (n, *input)"""
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()
+        training = [module for module in self.modules() if module.training]
+        if training:  # else there is nothing to switch, which takes longer than a small network
+            self.eval()
         try:
             with torch.no_grad():
                 return self(x)
         finally:
-            for module, training in modes:
-                module.training = training
+            for module in training:
+                module.training = True
 
     # -- learning by steps ------------------------------------------------------------------------
     def loss(self, batch: Batch) -> Tensor:

@@ -33,7 +33,8 @@ def for_images(perturbation: Perturbation, problem: Problem) -> Perturbation:
 def training(n: int) -> Training:
     """Twelve epochs of 60,000 images, more of fewer; no early stopping, so that no image is held out."""
     epochs = max(3, round(12 * (60_000 / n) ** (1 / 3)))
-    return Training(epochs=epochs, batch_size=min(n, 64 if n < 3000 else 128), lr=0.002, early_stopping=False)
+    small = n < 3000
+    return Training(epochs, batch_size=min(n, 64 if small else 128), lr=0.005 if small else 0.002, early_stopping=False)
 
 
 @register("images", "for images of classes: evidence asked for on the data and off it", tasks=("classification",),

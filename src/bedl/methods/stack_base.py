@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from bedl.methods.base import Method
 from bedl.moments import Moments
+from bedl.nn.many import forward_of_many
 from bedl.predictive import Predictive
 
 __all__ = ["Stack"]
 
 CHUNK = 4096  # rows that are predicted together
+FEW = 64  # rows, up to which all members are run as one
 FAMILIAR = 0.95  # share of the rows held out that are taken for familiar, however little is known there
 
 
@@ -75,12 +77,26 @@ class Stack(Method):
     # -- the members' own predictions -------------------------------------------------------------
     def _stacked(self, x: Tensor | Moments, names: Sequence[str]) -> list[Tensor]:
         """Quantities of all members' predictions, by name. shapes: (groups, held, n, …)"""
-        said = [member(x) for member in self._members]
-        parts = [torch.stack([getattr(p, name) for p in said]).unflatten(0, (-1, self._held)) for name in names]
+        together = self._as_one(x)
+        if together is not None:
+            parts = [getattr(together, name).unflatten(0, (-1, self._held)) for name in names]
+        else:
+            said = [member(x) for member in self._members]
+            parts = [torch.stack([getattr(p, name) for p in said]).unflatten(0, (-1, self._held)) for name in names]
         if self.linear is None:
             return parts
         linear: Predictive = self.linear(x)
         return [torch.cat([part, getattr(linear, name)[None]]) for part, name in zip(parts, names, strict=True)]
+
+    def _as_one(self, x: Tensor | Moments) -> Predictive | None:
+        """All members' predictions in one pass, where these are networks of a known build. shapes: (members, n, …)"""
+        if len(x) > FEW and not torch.compiler.is_exporting():  # member by member, numbers stay in the cache
+            return None
+        parts = [member.parts for member in self.members]
+        if any(part is None for part in parts) or any(True for part in parts for _ in part[1].parameters()):
+            return None
+        outputs = forward_of_many([net for net, _, _ in parts], x)
+        return None if outputs is None else parts[0][1](outputs)
 
     def _out_of_fold(
         self, x: Tensor | Moments, fold: Tensor, names: Sequence[str]

@@ -24,6 +24,11 @@ def compact(x: Tensor) -> Tensor:
 _compact_moments: Any = quadrature(compact)
 
 
+def bounded(x: Any) -> Any:
+    """`compact` of a tensor, or the moments of it. shape: (*shape)"""
+    return _compact_moments(x) if isinstance(x, Moments) else compact(x)
+
+
 class Columns(nn.Module):
     """Each standardised column z, bounded smoothly, beside a few numbers made of its waves cos(2π c z + b).
 
@@ -62,7 +67,7 @@ class Columns(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """x: tensor or Moments, shape (n, columns) -> (n, n_outputs)"""
-        z = _compact_moments(x) if isinstance(x, Moments) else compact(x)
+        z = bounded(x)
         if not self.size:
             return z
         waves = torch.cos(2 * math.pi * z[..., None] * self.frequency + self.phase)  # shape: (n, columns, waves)

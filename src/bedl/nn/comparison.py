@@ -24,7 +24,10 @@ from bedl.nn.draws import seeded
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.modes import drawing
 
-__all__ = ["calls_of_layers", "error_of_sharing", "names_by_weight", "where_they_part", "without_variances"]
+__all__ = [
+    "calls_of_layers", "error_of_sharing", "names_by_weight", "ratios_of_modules", "where_they_part",
+    "without_variances",
+]  # fmt: skip
 
 Event = tuple[str, str, list[Tensor]]  # "enter" or "leave", the module's name, what it was given or gave
 DRAWS = 50  # of all weights, to see what sharing a layer comes to
@@ -133,6 +136,59 @@ def _agree(one: list[Tensor], other: list[Tensor]) -> bool:
         elif not torch.equal(a, b):
             return False
     return True
+
+
+# -- what approximations come to -------------------------------------------------------------------
+@torch.no_grad()
+def ratios_of_modules(net: nn.Module, inputs: tuple, kwargs: dict, draws: int = 10) -> dict[str, float]:
+    """Standard deviations of one pass over those of drawn weights, at what each module gives, in the order of the pass.
+
+    Geometric means over all values, from a handful of draws: to some ten percent where there are few values. Modules
+    that give nothing random, or are called more than once, are left out.
+    """
+    net = copy.deepcopy(net).eval()
+    one_pass = _left(net, inputs, kwargs, lambda x: x.variance if isinstance(x, Moments) else None)
+    spread: dict[str, list[Any]] = {}
+    with seeded(_device(net), 0), drawing(net, once=True):
+        for _ in range(draws):
+            for name, value in _left(net, inputs, kwargs, lambda x: x if isinstance(x, Tensor) else None).items():
+                spread.setdefault(name, []).append(value)
+    # the logarithm of a variance from few draws is low, by as much as is known
+    half = torch.tensor((draws - 1) / 2, dtype=torch.float64)
+    low = torch.digamma(half) - half.log()
+    found = {}
+    for name, variance in one_pass.items():
+        drawn = spread.get(name, [])
+        if len(drawn) == draws and all(value.shape == variance.shape for value in drawn):
+            logs = variance.double().log() - torch.stack(drawn).double().var(0).log() + low
+            logs = logs[logs.isfinite()]
+            if len(logs):
+                found[name] = (logs.mean() / 2).exp().item()
+    return found
+
+
+def _left(net: nn.Module, inputs: tuple, kwargs: dict, read: Callable[[Any], Tensor | None]) -> dict[str, Tensor]:
+    """What the modules of a network give, read, but for those that are called more than once."""
+    found: dict[str, Tensor] = {}
+    calls: Counter[str] = Counter()
+
+    def watch(name: str) -> Callable[..., None]:
+        def leave(module: nn.Module, args: tuple, result: Any) -> None:
+            calls.update([name])
+            value = read(result)
+            if value is not None and value.is_floating_point():
+                found[name] = value.clone()
+
+        return leave
+
+    names = {name or type(net).__name__: module for name, module in net.named_modules()}
+    handles = [module.register_forward_hook(watch(name)) for name, module in names.items()]
+    try:
+        net(*copy.deepcopy(inputs), **copy.deepcopy(kwargs))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: value for name, value in found.items() if calls[name] == 1}
 
 
 # -- layers that are used more than once ---------------------------------------------------------

@@ -36,8 +36,8 @@ def maps_section(maps: Maps | None) -> str:
     return (
         f'<section class="card wide"><h2>Images and maps of their uncertainty</h2><p class="how">The images with the '
         f"largest mean uncertainty, the most uncertain first. {how}.</p>{_legend(maps)}"
-        f'<div class="scroll"><table class="maps"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
-        "</section>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="maps"><table class="maps">'
+        f"<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div></section>"
     )
 
 
@@ -81,6 +81,12 @@ def _legend(maps: Maps) -> str:
     strip = f'<img src="{png.data_uri(ramp(np.linspace(0, 1, 96)[None].repeat(8, 0)))}" alt="" width="96" height="10">'
     items = [f"<li>uncertainty, {text(maps.unit)}: none {strip} the most in its column</li>"]
     for i, name in enumerate(maps.names or ()):
-        square = png.data_uri(CLASSES[i % len(CLASSES)][:, None, None].repeat(2, 1).repeat(2, 2))
+        square = _square(CLASSES[i % len(CLASSES)])
         items.append(f'<li><img src="{square}" alt="" width="12" height="12">{data(name, 30)}</li>')
+    if maps.names is not None and maps.observed is not None and (maps.observed < 0).any():
+        items.append(f'<li><img src="{_square(UNKNOWN)}" alt="" width="12" height="12">not labelled</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _square(colour: np.ndarray) -> str:
+    return png.data_uri(colour[:, None, None].repeat(2, 1).repeat(2, 2))

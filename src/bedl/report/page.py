@@ -16,6 +16,7 @@ from bedl import tasks
 from bedl.files import refuse_unwritable, write_atomically
 from bedl.report.comparison import comparison_section
 from bedl.report.layout import INTERVALS, POINTS, headline, verdict
+from bedl.report.learning import learning_section
 from bedl.report.maps import maps_section
 from bedl.report.pages import Page, page_of
 from bedl.report.text import count, data, text
@@ -72,7 +73,7 @@ def render(
 {headline(values, getattr(results, "level", None), baseline)}
 <div class="cards" id="content" tabindex="-1">
 {"" if comparison is None else comparison_section(comparison)}
-{maps_section(results.maps)}{"".join(page.sections(results, values))}
+{maps_section(results.maps)}{"".join(page.sections(results, values))}{learning_section(results.training)}
 </div>
 {_notes(results, page, bool(baseline))}
 </main>

@@ -66,7 +66,7 @@ def adaptive_average(pool: Callable[..., Tensor], dims: int) -> Callable[..., Mo
         loc, variance = pool(input.loc, output_size), pool(input.variance, output_size)
         for axis in range(-dims, 0):
             lengths = _adaptive_lengths(input.shape[axis], loc.shape[axis])
-            if len(set(lengths)) == 1:
+            if len(lengths) == 1:
                 variance = variance / lengths[0]
             else:
                 counts = torch.tensor(lengths, dtype=variance.dtype, device=variance.device)
@@ -78,6 +78,7 @@ def adaptive_average(pool: Callable[..., Tensor], dims: int) -> Callable[..., Mo
 
 
 def _adaptive_lengths(length: int, outputs: int) -> list[int]:
+    """The sizes of the windows; one for all where they fit."""
     if length % outputs == 0:
         return [length // outputs]
     return [-(-(i + 1) * length // outputs) - i * length // outputs for i in range(outputs)]

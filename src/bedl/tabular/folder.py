@@ -58,6 +58,7 @@ class ModelCard:
         notes: what was done with the columns.
         settings: what the fit was asked for.
         versions: the versions of the packages that made it.
+        training: what was chosen (``chosen``) and the ``loss`` (and ``val_nll``) of each epoch, the members' mean.
     """
 
     task: str
@@ -70,11 +71,12 @@ class ModelCard:
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "task": (str,), "target": (str,), "data": (str,), "encoder": (dict,), "weights": (str,), "rows": (dict,),
-    "scores": (dict,), "notes": (list,), "settings": (dict,), "versions": (dict,),
+    "scores": (dict,), "notes": (list,), "settings": (dict,), "versions": (dict,), "training": (dict,),
 }  # fmt: skip
 
 

@@ -179,7 +179,9 @@ class TabularModel:
             with watcher.bar("predicting out-of-domain", foreign.n_rows) as advance:
                 other = record_of(self, foreign, options, with_target=False, examples=examples, progress=advance)
             whole, about = replace(whole, ood=other), {**about, "out-of-domain": foreign.name}
-        return replace(whole, about=about)
+        card = self.card
+        training = {} if card is None or not card.training else {**card.training, "settings": card.settings}
+        return replace(whole, about=about, training=training)
 
     def evaluate(self, data: Any, ood: Any = None, **options: Any) -> dict[str, float]:
         """The scores of a table that has the target; what they mean is in `bedl.tasks.meanings()`.

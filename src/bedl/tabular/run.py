@@ -31,6 +31,7 @@ __all__ = ["FitRun", "FitSettings"]
 
 RUN = "run.json"
 SMALL = 2**16  # weights of a layer
+MOST_EPOCHS = 200  # whose losses are kept for the page
 LEAST, MOST = 1.0, 60.0  # seconds between checkpoints: tiny epochs need none, a power cut costs at most a minute
 
 
@@ -174,6 +175,7 @@ class FitRun:
             notes=[*self.encoder.notes, *notes],
             settings=self._stamp["settings"],
             versions=_versions(),
+            training=_training(estimator),
         )
         card = write_files(self.partial, estimator, card)
         put_in_place(self.partial, self.place)
@@ -210,6 +212,20 @@ def _threads(n_features: int, hidden: tuple[int, ...]) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _training(estimator: Any) -> dict[str, Any]:
+    """What was chosen, and the course of the members' mean loss, of at most `MOST_EPOCHS` epochs."""
+    found: dict[str, Any] = {"chosen": estimator.chosen_}
+    for name in ("loss", "val_nll"):
+        by_epoch: dict[int, list[float]] = {}
+        for row in estimator.history_:
+            if name in row:
+                by_epoch.setdefault(int(row["epoch"]), []).append(float(row[name]))
+        means = [round(float(np.mean(by_epoch[epoch])), 5) for epoch in sorted(by_epoch)]
+        if means and np.isfinite(means).all():
+            found[name] = means[:: -(-len(means) // MOST_EPOCHS)]
+    return found
 
 
 def _data_stamp(table: Table) -> dict[str, Any]:

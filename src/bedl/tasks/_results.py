@@ -33,6 +33,7 @@ class Results:
         ood: a record of predictions for rows from elsewhere, for comparison.
         about: what was predicted by what: {"model": …, "data": …}, shown at the top of the page.
         notes: sentences for the section on limits, such as how many rows were left out and why.
+        training: how the model was learned: ``chosen``, ``loss`` and ``val_nll`` of each epoch, ``settings``.
         maps: images with maps of their predictions, where rows are places of images; see `map_results`.
     """
 
@@ -43,6 +44,7 @@ class Results:
     ood: Any = None
     about: Mapping[str, str] = dataclasses.field(default_factory=dict)
     notes: Sequence[str] = ()
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Any = None
 
     task: ClassVar[str]

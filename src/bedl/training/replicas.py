@@ -108,6 +108,7 @@ def fit_replicas(
         raise ValueError("fit_replicas: the same method stands in the list twice; copy it with copy.deepcopy")
     for method in methods:
         refuse_frozen(method, "fit_replicas")
+        method.train()
     if epochs < 1:
         raise ValueError(f"fit_replicas: epochs must be at least 1, not {epochs}")
     if isinstance(early_stopping, bool):

@@ -1,0 +1,58 @@
+"""Published networks, trained on shapes in noise: after `fit` their standard deviations are those of drawn weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bedl
+
+pytestmark = [pytest.mark.slow, pytest.mark.arch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def shapes(n: int, seed: int, size: int = 24) -> tuple[Tensor, Tensor, Tensor]:
+    """Images of discs, squares, diamonds and rings in noise, which of them it is, and where it is."""
+    g = torch.Generator().manual_seed(seed)
+    kind = torch.randint(0, 4, (n,), generator=g)
+    row, column = 8 + 8 * torch.rand(2, n, 1, 1, generator=g)
+    r, at = 3 + 4 * torch.rand(n, 1, 1, generator=g), torch.arange(float(size))
+    dy, dx = (at[:, None] - row).abs(), (at - column).abs()
+    far = dy.hypot(dx)
+    each = torch.stack([far < r, torch.maximum(dy, dx) < 0.9 * r, dy + dx < 1.2 * r, (far < r) & (far > 0.6 * r)])
+    mask = each[kind, torch.arange(n)]
+    bright = 0.5 + torch.rand(n, 1, 1, generator=g)
+    return (mask * bright + 0.3 * torch.randn(n, size, size, generator=g))[:, None], kind, mask.long()
+
+
+def monai_net(name: str) -> nn.Module:
+    nets = pytest.importorskip("monai.networks.nets")
+    sizes = {"spatial_dims": 2, "in_channels": 1, "out_channels": 2}
+    if name == "ResNet":
+        first = {"n_input_channels": 1, "num_classes": 4, "conv1_t_size": 3, "spatial_dims": 2}
+        return nets.ResNet("basic", [1, 1, 1, 1], [8, 16, 16, 32], **first)
+    if name == "DenseNet":
+        return nets.DenseNet(2, 1, 4, init_features=16, growth_rate=8, block_config=(2, 2, 2))
+    return nets.AttentionUnet(**sizes, channels=(8, 16, 32), strides=(2, 2))
+
+
+def log_ratios(net: nn.Module, x: Tensor, draws: int = 200) -> Tensor:
+    """log of the standard deviations of one pass over those of drawn weights, by output."""
+    net.eval()
+    with torch.no_grad():
+        variance = net(x).variance.double()
+        with bedl.sampled(net):
+            outputs = torch.stack([net(x) for _ in range(draws)]).double()
+    return 0.5 * (variance.log() - outputs.var(0).log())
+
+
+@pytest.mark.parametrize("name", ["ResNet", "DenseNet", "AttentionUnet"])
+def test_standard_deviations_after_fit_are_right_to_5_percent(name: str) -> None:
+    x, kind, mask = shapes(400, seed=1)
+    torch.manual_seed(0)
+    dense = name == "AttentionUnet"
+    head = bedl.Dirichlet(2, dim=1) if dense else bedl.Dirichlet(4)
+    method = bedl.BEDL(bedl.bayesianize(monai_net(name)), head, bedl.PAC(strength=0.1))
+    bedl.fit(method, (x, mask if dense else kind), epochs=8, batch_size=32, accelerator="cpu", compile=False)
+    unseen = shapes(60, seed=2)[0][: 6 if dense else 60]
+    assert float(log_ratios(method.net, unseen).mean().exp()) == pytest.approx(1, abs=0.05)

@@ -1,0 +1,98 @@
+"""What is said where something is wrong: each sentence names what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bedl
+from bedl.errors import BEDLError
+from bedl.training import fit, fit_replicas
+
+X, LABELS = torch.randn(16, 4), torch.arange(16) % 3
+IMAGES = torch.randn(4, 1, 6, 6)
+
+
+def classifier():
+    return bedl.BEDL(bedl.GaussianLinear(4, 3), bedl.Dirichlet(3))
+
+
+def test_channels_that_come_first():
+    method = bedl.BEDL(bedl.bayesianize(nn.Conv2d(1, 3, 3, padding=1)), bedl.Dirichlet(3))
+    with pytest.raises(ValueError, match=r"for channels first: Dirichlet\(…, dim=1\)"):
+        method.predict(IMAGES)
+
+
+class Says(nn.Module):
+    """A network that returns its outputs wrapped up."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.linear, self.wrap = nn.Linear(4, 3), wrap
+
+    def forward(self, x):
+        return self.wrap(self.linear(x))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: {"a": f, "b": f}, lambda f: (f, f)])
+def test_outputs_that_are_wrapped_up(wrap):
+    net = Says(wrap)
+    with pytest.raises(BEDLError, match=r"BEDL\(net, head, output=…\)"):
+        bedl.BEDL(bedl.bayesianize(net), bedl.Dirichlet(3)).predict(X)
+    assert "BEDL(net, head, output=…)" in str(bedl.check(net, X))
+    for plain in (lambda f: f, lambda f: {"logits": f}):
+        assert "output=…" not in str(bedl.check(Says(plain), X))
+
+
+def test_tokens_are_not_perturbed_by_default():
+    net = bedl.bayesianize(nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(20, 3)))
+    method = bedl.BEDL(net, bedl.Dirichlet(3), bedl.PAC(on="perturbed"))
+    with pytest.raises(BEDLError, match=r"such as tokens: give one, PAC\(.*on='data'"):
+        fit(method, (torch.randint(0, 10, (16, 5)), LABELS), epochs=1, accelerator="cpu")
+
+
+@pytest.mark.parametrize("callbacks", [[print], print])
+def test_a_function_as_callback(callbacks):
+    with pytest.raises(TypeError, match=r"is no callback: derive a class from bedl\.training\.Callback"):
+        fit(classifier(), (X, LABELS), epochs=1, accelerator="cpu", callbacks=callbacks)
+    with pytest.raises(TypeError, match="is no callback"):
+        fit_replicas([classifier(), classifier()], (X, LABELS), epochs=1, callbacks=callbacks)
+
+
+def test_dense_predictions_are_no_table():
+    method = bedl.BEDL(bedl.bayesianize(nn.Conv2d(1, 3, 1)), bedl.Dirichlet(3, dim=1))
+    with pytest.raises(ValueError, match=r"to_numpy\(\)"):
+        method.predict(IMAGES).to_frame()
+
+
+@pytest.mark.parametrize("scale, shift", [(1e-3, 0.0), (2e5, 0.0), (1.0, 2e5)])
+def test_targets_that_normal_can_hardly_learn(scale, shift):
+    method = bedl.BEDL(bedl.GaussianLinear(4, 2), bedl.Normal(1))
+    y = shift + scale * X[:, :1]
+    with pytest.warns(UserWarning, match=r"Train on \(y - y\.mean\(\)\) / y\.std\(\)"):
+        fit(method, (X, y), epochs=1, accelerator="cpu")
+    with pytest.warns(UserWarning, match="BEDLRegressor does both"):
+        fit_replicas([method], (X, y), epochs=1)
+
+
+def test_targets_that_are_fine(recwarn):
+    head = bedl.Normal(1)
+    for y in (X[:, 0], 5 + 3 * X, torch.full((9, 1), 3.0), X[:, :1].double()):
+        assert head.doubts(y) is None
+    assert bedl.Normal(1, beta=1e8).doubts(1e-3 * X) is None  # who says so knows that they are small
+    bedl.BEDLRegressor(epochs=1, method="bedl", device="cpu").fit(X.numpy(), 2e5 * X[:, 0].numpy())
+    assert not recwarn.list
+
+
+def test_class_weights_of_the_estimator(tmp_path):
+    x, y = X.numpy(), np.where(np.arange(16) < 3, 7, 9)
+    quick = {"epochs": 2, "method": "bedl", "device": "cpu", "random_state": 0}
+    by_class = bedl.BEDLClassifier(class_weight={7: 2.0, 9: 1.0}, **quick).fit(x, y)
+    by_point = bedl.BEDLClassifier(**quick).fit(x, y, sample_weight=np.where(y == 7, 2.0, 1.0))
+    np.testing.assert_array_equal(by_class.predict_proba(x), by_point.predict_proba(x))
+    by_class.save(tmp_path / "m.bedl")
+    assert bedl.BEDLClassifier.load(tmp_path / "m.bedl").class_weight == {7: 2.0, 9: 1.0}
+    with pytest.raises(ValueError, match="needs to see all points"):
+        bedl.BEDLClassifier(class_weight="balanced", **quick).partial_fit(x, y)
