@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
 
 from bedl import BEDLClassifier, BEDLRegressor
+from bedl.errors import BEDLError
 from bedl.methods.exact_gp import ExactGP
 from bedl.methods.relu_kernels import DenseKernel
 
@@ -97,3 +100,13 @@ def test_digits_as_images() -> None:
     assert model.score(X[150:350], y[150:350]) > 0.85
     parts = model.uncertainty(np.concatenate([X[150:160], 16 - X[150:160]]))
     assert parts["epistemic"][10:].mean() > parts["epistemic"][:10].mean()
+
+
+@pytest.mark.parametrize("name, options", [("nngp", {}), ("hmc", {"draws": 4, "warmup": 4, "thin": 1, "steps": 2})])
+def test_what_is_not_exported_says_so(name: str, options: dict, tmp_path: Path) -> None:
+    from bedl.deploy import export
+
+    x, y = linear(20)
+    model = BEDLRegressor(method=name, method_options=options, random_state=0).fit(x.numpy(), y[:, 0].numpy())
+    with pytest.raises(BEDLError, match="not exported; use save and load"):
+        export(model, tmp_path / "model.onnx")

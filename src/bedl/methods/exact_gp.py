@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bedl.errors import BEDLError
 from bedl.heads import Softmax
 from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn.draws import seeded
 from bedl.predictive import NormalPredictive, Predictive
 
-__all__ = ["ExactGP", "Kernel"]
+__all__ = ["ExactGP", "Kernel", "refuse_export"]
 
 LARGEST = 4000
 RATIOS = torch.logspace(-6, 2, 65, dtype=torch.float64)
@@ -40,6 +41,15 @@ class Kernel(Protocol):
 
     def diagonal(self, x: Tensor) -> Tensor:
         """shape: (n, d) -> (n,)"""
+
+
+def refuse_export(method: Method) -> None:
+    """Covariances with rows or inducing points are factorised in double precision: nothing for a graph to do."""
+    if torch.compiler.is_exporting():
+        raise BEDLError(
+            f"{type(method).__name__}: a Gaussian process is not exported; use save and load, or export a network, "
+            "such as that of method 'dvi'"
+        )
 
 
 class ExactGP(Method):
@@ -101,6 +111,7 @@ class ExactGP(Method):
     def forward(self, x: Tensor | Moments) -> Predictive:
         if not isinstance(x, Tensor):
             raise ValueError(f"{type(self).__name__} knows no noise of inputs (X_var); leave it out")
+        refuse_export(self)
         mean, variance = self.posterior(x)
         if self.head is not None:
             t = self.temperature.double()

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from bedl.errors import BEDLError
 from bedl.heads import MeanVariance, Softmax
 from bedl.methods.base import Method
 from bedl.methods.networks import plain_network
@@ -103,9 +104,10 @@ class HMC(Method):
     def forward(self, x: Tensor | Moments) -> Predictive:
         if not isinstance(x, Tensor):
             raise ValueError("HMC knows no noise of inputs (X_var); leave it out")
-        parts = [
-            vmap(self._outputs, (0, None))(self.samples, rows) for rows in x.split(max(1, LARGEST // len(self.samples)))
-        ]
+        if torch.compiler.is_exporting():
+            raise BEDLError("HMC: hundreds of networks are not exported; use save and load, or export method 'dvi'")
+        chunks = x.split(max(1, LARGEST // len(self.samples)))
+        parts = [vmap(self._outputs, (0, None))(self.samples, chunk) for chunk in chunks]
         return self._given(torch.cat([outputs for outputs, _ in parts], 1), parts[0][1]).mixed()
 
     def _parameters_of(self, w: Tensor) -> dict[str, Tensor]:
@@ -245,7 +247,7 @@ class _Sampler:
 
 
 def potential_scale_reduction(values: Tensor) -> Tensor:
-    """Gelman and Rubin's R: near 1 where chains agree. values: shape (draws, chains); result: shape ()
+    """Gelman and Rubin's R: near 1 where chains agree. values: shape (draws, chains); result: shape (), NaN of one draw
 
     Example:
         >>> x = torch.linspace(-1, 1, 100)[:, None]
@@ -253,6 +255,8 @@ def potential_scale_reduction(values: Tensor) -> Tensor:
         True
     """
     n = len(values)
+    if n < 2:
+        return values.new_tensor(math.nan)
     within, between = values.var(0).mean(), values.mean(0).var() if values.shape[1] > 1 else values.new_zeros(())
     return (((n - 1) / n * within + between) / within.clamp_min(torch.finfo(values.dtype).tiny)).sqrt()
 

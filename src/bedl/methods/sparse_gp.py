@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bedl.heads import ExpectedMeanVariance, ExpectedSoftmax
 from bedl.methods.base import Method
+from bedl.methods.exact_gp import refuse_export
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 from bedl.nn.draws import seeded
@@ -73,6 +74,7 @@ class SparseGP(Method):
     def forward(self, x: Tensor | Moments) -> Predictive:
         if not isinstance(x, Tensor):
             raise ValueError("a sparse Gaussian process knows no noise of inputs (X_var); leave it out")
+        refuse_export(self)
         return self.head(self.outputs(self._rows_of(x))).to(x.dtype)
 
     def outputs(self, z: Tensor) -> Moments:
