@@ -111,7 +111,8 @@ def to_onnx(prepared: Prepared) -> Any:
     import onnxscript.optimizer
 
     program = capture(prepared)
-    names = tasks.get(prepared.description.task).outputs
+    with torch.no_grad():
+        names = list(prepared.module(*(part[:2] for part in prepared.example)))
     with _quiet():
         converted: Any = torch.onnx.export(
             program, tuple(part[:4] for part in prepared.example), dynamo=True, verbose=False, optimize=False,
