@@ -85,7 +85,18 @@ def test_the_weights_are_those_of_rows_held_out(model: BEDLRegressor) -> None:
     assert model.method_.interval_factor(0.9).item() == pytest.approx(scores[90])  # ⌈0.9 · 101⌉ = 91
     _, upper = model.predict_interval(linear(5)[0], 0.9)
     mean, std = model.predict(linear(5)[0], return_std=True)
-    np.testing.assert_allclose(upper - mean, scores[90] * std, rtol=1e-6)
+    p: Any = model.predict_dist(linear(5)[0])
+    within = []  # a fold's members alone, as a mixture of their own
+    for fold in range(5):
+        own = slice(fold, None, 5)
+        weights = 5 * p.log_weights[:, 0, own].exp().numpy()
+        parts = (p.members_data, p.members_distributional, p.members_model)
+        means, variances = p.means[:, 0, own].numpy(), sum(part[:, 0, own].numpy() for part in parts)
+        middle = (weights * means).sum(1, keepdims=True)
+        within.append((weights * (variances + (means - middle) ** 2)).sum(1))
+    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
+    np.testing.assert_allclose(upper - mean, scores[90] * np.sqrt(np.mean(within, axis=0)), rtol=1e-5)
+    assert (np.sqrt(np.mean(within, axis=0)) <= std + 1e-9).all()
     plain = model.predict_interval(linear(5)[0], 0.9, calibrated=False)
     np.testing.assert_allclose(plain[0], model.predict_dist(linear(5)[0]).interval(0.9)[0][:, 0])
 
