@@ -285,3 +285,15 @@ def test_loaders_with_numbers_are_not_streams():
     kinds = {name: type(as_points(make(), **options)) for name, (make, options) in LOADERS.items()}
     streams = {"iterable", "whole batches", "list of batches"}
     assert kinds == {name: Stream if name in streams else LoaderPoints for name in LOADERS}
+
+
+def test_a_single_point_that_is_left_over_gets_company():
+    """Batch normalisation knows no variance of one point, and 65 = 4 · 16 + 1."""
+    x, y = classes(65)
+    net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    model = bedl.BEDL(bedl.bayesianize(net), bedl.Dirichlet(3))
+    assert (
+        fit(model, DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True), epochs=1, accelerator="cpu").steps == 5
+    )
+    sizes = [len(batch) for batch in as_points(DataLoader(TensorDataset(x, y), batch_size=16)).batches(16, 0, 0)]
+    assert sizes == [16, 16, 16, 15, 2]

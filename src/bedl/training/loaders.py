@@ -71,7 +71,9 @@ class LoaderPoints(Points):
     """The points of a DataLoader over a Dataset with numbers, in the order of its sampler.
 
     The sampler draws from generators that are seeded with (seed, epoch). One that keeps a state of its own, a generator
-    say, is asked for the epochs before when a run is taken up: the order is the same if it starts as it did then.
+    say, is asked for the epochs before when a run is taken up: the order is the same if it starts as it did then. Where
+    an epoch's last batch would be a single point, of which batch normalisation knows no variance, the one before gives
+    it one more.
     """
 
     def __init__(self, loader: DataLoader[Any], n_train: float | None = None, unpack: Unpack | None = None):
@@ -107,6 +109,8 @@ class LoaderPoints(Points):
         self.epochs_asked = epoch + 1
         if not found:
             raise ValueError("the DataLoader gives no batches; with drop_last=True it needs at least batch_size points")
+        if len(found) > 1 and len(found[-1]) == 1 and len(found[-2]) > 2:  # as `global_batches` does
+            found[-2:] = [found[-2][:-1], np.concatenate([found[-2][-1:], found[-1]])]
         return found
 
     def everything(self, rank: int, world: int, chunk: int) -> Iterator[Fetched]:
