@@ -190,7 +190,9 @@ class ExactGP(Method):
         logs = torch.stack([(values + r).log().sum() + more * r.log() for r in wide])
         evidence = -0.5 * (total * scales.log().sum(1) + self.n_targets * logs)
         best = int(evidence.argmax())
-        return wide[best], scales[best]
+        scale = scales[best]
+        # classes share one, so that the most probable is the one with the largest output, as in the papers
+        return wide[best], scale if self.head is None else scale.mean().expand(scale.shape)
 
     def _temperature(self, y: Tensor) -> Tensor:
         """The temperature under which leave-one-out predictions make the labels most likely. y: shape (N,)"""
