@@ -49,8 +49,8 @@ class Batched:
         if any(part is None for part in parts):
             raise NotKnown("a method that is more than a network, a head and an objective")
         net, head, objective = parts[0]  # type: ignore[misc]
-        if any(True for _ in head.parameters()) or _watched(net):
-            raise NotKnown("a head that learns, or hooks")
+        if any(True for _ in head.parameters()) or head.dim != -1 or _watched(net):
+            raise NotKnown("a head that learns or reads another dimension than the last, or hooks")
         self.rows = rows
         self.net = _layer(net, "method.net.", rows, fixed)
         priors = [number for number, term in enumerate(objective) if type(term) is WeightPrior]
