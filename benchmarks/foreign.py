@@ -37,8 +37,14 @@ def digits(train: bool) -> tuple[np.ndarray, np.ndarray]:
     return images.astype(np.float32) / 255, labels
 
 
-def foreign_sets(test: np.ndarray) -> dict[str, np.ndarray]:
-    """Foreign images by name; those of data that are not there are left out. test: shape (n, 1, 28, 28)"""
+def foreign_sets(test: np.ndarray, most: int | None = None) -> dict[str, np.ndarray]:
+    """Foreign images by name; those of data that are not there are left out.
+
+    Args:
+        test: the digits that some are made of. shape: (n, 1, 28, 28)
+        most: of each set, no more than that.
+    """
+    drawn = min(most or 2000, 2000)
     made: dict[str, Callable[[], np.ndarray]] = {
         "Fashion-MNIST": lambda: load_images("fashion_mnist", train=False)[0].astype(np.float32) / 255,
         "CIFAR-10 in grey": _grey,
@@ -46,14 +52,14 @@ def foreign_sets(test: np.ndarray) -> dict[str, np.ndarray]:
         "upside down": lambda: np.ascontiguousarray(test[:, :, ::-1, ::-1]),
         "mirrored": lambda: np.ascontiguousarray(test[..., ::-1]),
         "inverted": lambda: 1 - test,
-        "Latin letters": lambda: letters(LATIN, 2000, seed=1),
-        "Greek letters": lambda: letters(GREEK, 2000, seed=2),
-        "pen strokes": lambda: strokes(2000, seed=3),
+        "Latin letters": lambda: letters(LATIN, drawn, seed=1),
+        "Greek letters": lambda: letters(GREEK, drawn, seed=2),
+        "pen strokes": lambda: strokes(drawn, seed=3),
     }
     found = {}
     for name, make in made.items():
         try:
-            found[name] = make()
+            found[name] = make()[:most]
         except (ImportError, OSError) as error:
             print(f"without {name}: {error}")
     return found

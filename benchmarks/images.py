@@ -55,8 +55,8 @@ def table(model: Any, x: np.ndarray, y: np.ndarray, most: int | None) -> list[st
         "| foreign images | AUROC: epistemic | entropy | ECDF-AUC | resembles |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, images in foreign_sets(x).items():
-        foreign = model.predict_dist(images[:most])
+    for name, images in foreign_sets(x, most).items():
+        foreign = model.predict_dist(images)
         parts = [metrics.auroc(getattr(known, part), getattr(foreign, part)) for part in ("epistemic", "entropy")]
         area = metrics.ecdf_auc(foreign.entropy, 10)
         lines.append(f"| {name} | {parts[0]:.4f} | {parts[1]:.4f} | {area:.4f} | {RESEMBLES[name]} |")
