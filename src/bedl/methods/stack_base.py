@@ -90,7 +90,8 @@ class Stack(Method):
 
     def _as_one(self, x: Tensor | Moments) -> Predictive | None:
         """All members' predictions in one pass, where these are networks of a known build. shapes: (members, n, …)"""
-        if len(x) > FEW and not torch.compiler.is_exporting():  # member by member, numbers stay in the cache
+        # of many rows, numbers stay in the cache member by member; exported graphs take any number of rows
+        if torch.compiler.is_compiling() or len(x) > FEW:
             return None
         parts = [member.parts for member in self.members]
         if any(part is None for part in parts) or any(True for part in parts for _ in part[1].parameters()):
