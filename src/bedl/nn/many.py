@@ -1,6 +1,6 @@
-"""Networks of the same build, run as one: a few large operations in place of many small ones, and one small graph.
+"""Networks of the same build, run as one: a few large operations in place of many small ones.
 
-For what tables are learned with. Everything is made of operations that have rules, derivatives and exporters.
+For what tables are learned with. Everything is made of operations that have rules and derivatives.
 """
 
 from __future__ import annotations
