@@ -135,7 +135,7 @@ def test_an_estimator_brings_its_own_example_and_names():
     prepared = prepare(estimator, ExportOptions(metadata={"seen": 3}))
     said = prepared.description
     assert (said.feature_names, said.target_names, said.metadata) == (("a", "b", "c", "d"), ("y",), {"seen": 3})
-    assert torch.equal(prepared.example, inputs())
+    assert torch.equal(prepared.example[0], inputs())
     assert_agrees(prepared.run(inputs()), estimator.method.predict(inputs()), 1e-6)
     with pytest.raises(ExportError, match="says it is for classification"):
         prepare(Estimator("classification"), ExportOptions())
