@@ -21,7 +21,7 @@ def typed(path, **columns):
 
 FIT_ERRORS = {
     "one row": ("x,y\n1,2\n", {}, "1 row.*at least two"),
-    "no such target": ("x,z\n1,2\n2,3\n", {}, "no column 'y' .named as target.*It has 'x', 'z'"),
+    "no such target": ("x,z\n1,2\n2,3\n", {}, "no column 'y' .named as target.*Choose among 'x', 'z'"),
     "no such ignored": ("x,y\n1,2\n2,3\n", {"ignore": ["w"]}, "no column 'w' .named as ignored"),
     "no such categorical": ("x,y\n1,2\n2,3\n", {"categorical": ["w"]}, "no column 'w' .named as categorical"),
     "target ignored": ("x,y\n1,2\n2,3\n", {"ignore": ["y"]}, "cannot be the target and be ignored"),

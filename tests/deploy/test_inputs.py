@@ -151,7 +151,6 @@ def check_what_is_taken(model):
 WRONG = {
     "unequal rows": ({"example": (torch.ones(3, 3), torch.ones(4, 2))}, "the same n"),
     "no such axis": ({"example": pair(5), "dynamic": (4,)}, "dynamic"),
-    "an axis that cannot vary": ({"example": pair(5), "dynamic": (1,)}, "leave it out of dynamic"),
     "scaled": ({"example": pair(5), "input_scale": (0.0, 1.0)}, "inside the network"),
 }
 

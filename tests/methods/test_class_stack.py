@@ -51,7 +51,7 @@ def test_networks_win_on_a_circle() -> None:
 
 
 def test_the_prediction_is_the_weighted_mixture_of_the_members(model: BEDLClassifier) -> None:
-    stack, x = model.method_, torch.as_tensor(3 * line(6, seed=2)[0])
+    stack, x = model.method_, torch.as_tensor(20 * line(6, seed=2)[0])
     p = stack.predict(x)
     with torch.no_grad():
         members = [member.predict(x).log_probabilities for member in stack.members]

@@ -35,7 +35,7 @@ def test_unchanged_forward(name):
     assert y.shape == plain.shape
     assert (y.variance > 0).all()
     assert torch.isfinite(y.variance).all()
-    torch.testing.assert_close(certain.loc, plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(certain.loc, plain, rtol=1e-4, atol=1e-4)  # products are summed in another order
     assert not certain.variance.any()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,14 +34,11 @@ class Scratch:
     def __init__(self) -> None:
         _remove_orphans(Path(tempfile.gettempdir()))
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
+            self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         except OSError as error:
             raise DataFileError(f"no temporary files can be made: {error}. Set TMPDIR to another folder") from None
-        self.path = Path(self._folder.name)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_folder"):
-            self._folder.cleanup()
+        # also where it is found in a cycle, or at the end of the process
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def _remove_orphans(folder: Path) -> None:

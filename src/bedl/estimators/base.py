@@ -363,7 +363,9 @@ class BEDLEstimator(Portable, BaseEstimator):
         dtype = next((p.dtype for p in self.method_.parameters() if p.is_floating_point()), given)
         inputs = Inputs(table.X, table.noise, dtype)
         y = table.y if table.y.dtype.kind == "i" else table.y.astype(str(dtype).removeprefix("torch."))
-        return Points((inputs, y, table.weight))
+        points = Points((inputs, y, table.weight))
+        points.scaled = True  # by the first call, whatever later ones bring
+        return points
 
     def _parts(
         self, points: Points, table: TrainingSet, plan: Recipe, seed: int

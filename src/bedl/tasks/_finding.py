@@ -28,7 +28,7 @@ def get(name: str) -> Task:
 
     Example:
         >>> list(get("regression").outputs)
-        ['mean', 'std', 'aleatoric', 'epistemic', 'data', 'distributional', 'model']
+        ['mean', 'std', 'aleatoric', 'epistemic', 'data', 'distributional', 'model', 'spread']
     """
     return _get(name) if isinstance(name, str) else _refuse(name)
 

@@ -71,6 +71,7 @@ class Points:
 
     Attributes:
         n: how many points there are.
+        scaled: whether targets are known to lie where a head expects them.
         n_train: the N of the objectives, the number of points unless it is set; weights do not change it.
 
     Example:
@@ -96,6 +97,7 @@ class Points:
         self.dataset: Dataset[Any] | None = None
         self.index: np.ndarray | None = None  # which points, where they are not all
         self._n_train: float | None = None
+        self.scaled = False
         if isinstance(data, Dataset):
             if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
                 raise TypeError(
@@ -222,7 +224,7 @@ def as_validation(data: Data, num_workers: int, collate: Callable[[list], Any] |
 def warn_of_targets(method: Any, points: Points) -> None:
     """Warns of targets that the method's head can hardly learn as they are; those of a Dataset are not looked at."""
     head: Any = getattr(method, "head", None)
-    if not hasattr(head, "doubts") or points.y is None:
+    if points.scaled or not hasattr(head, "doubts") or points.y is None:
         return
     chosen = np.arange(points.n)[:: max(1, points.n // LOOKED_AT)]
     doubt = head.doubts(_rows(points.y, chosen if points.index is None else points.index[chosen]))
