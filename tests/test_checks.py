@@ -1,5 +1,6 @@
 """bedl.check."""
 
+import copy
 import re
 
 import pytest
@@ -77,7 +78,7 @@ def test_an_early_end_is_not_a_pass():
 
         def forward(self, x):
             y = self.layer(x)
-            if not isinstance(y, torch.Tensor):
+            if type(y) is not torch.Tensor:
                 raise RuntimeError("only tensors here")
             return y
 
@@ -137,15 +138,18 @@ def test_another_network_than_the_plain_one_is_caught(asks, example):
 
 def test_where_code_in_the_middle_parts_the_outer_module_is_named():
     class Gated(nn.Module):
-        def __init__(self):
+        def __init__(self, asks):
             super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.first, self.second, self.asks = nn.Linear(4, 4), nn.Linear(4, 4), asks
 
         def forward(self, x):
             h = self.first(x)
-            return self.second(2 * h if torch.is_tensor(h) else h)
+            return self.second(2 * h if self.asks(h) else h)
 
-    assert bedl.check(nn.Sequential(Gated(), nn.Linear(4, 1))).parting == "0"
+    def asks(x):
+        return torch.is_tensor(x)
+
+    assert bedl.check(nn.Sequential(Gated(asks), nn.Linear(4, 1))).parting == "0"
 
 
 def test_the_same_network_passes_in_every_mode():
@@ -164,18 +168,40 @@ def test_the_same_network_passes_in_every_mode():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_bayesianize_warns_of_code_that_asks():
-    class Asks(Skips):
-        def __init__(self):
-            super().__init__(None)
+class Asks(Skips):
+    """As its parent, but that its own method asks, in one of several ways."""
 
-        def forward(self, x):
-            h = self.first(x)
-            return h + self.second(h) if isinstance(h, torch.Tensor) else h
+    def __init__(self, how):
+        super().__init__(None)
+        self.how = how
 
-    with pytest.warns(UserWarning, match=r"forward of '1' asks .* bedl\.check"):
-        bedl.bayesianize(nn.Sequential(nn.Linear(4, 4), Asks()))
-    assert bedl.check(nn.Sequential(nn.Linear(4, 4), Asks())).parting == "1"  # and does not warn by itself
+    def helped(self, h, scale=1.0, *, otherwise=0.0):
+        return scale * h if isinstance(h, (int, torch.Tensor)) else otherwise
+
+    def forward(self, x):
+        h = self.first(x)
+        y = self.second(h)
+        if self.how == "isinstance":
+            return y + h if isinstance(h, torch.Tensor | int) else y
+        if self.how == "is_tensor":
+            return y + h if torch.is_tensor(h) else y
+        if self.how == "jit":
+            return y + h if torch.jit.isinstance(h, torch.Tensor) else y
+        return y + self.helped(h, 2.0)
+
+
+@pytest.mark.parametrize("how", ["isinstance", "is_tensor", "jit", "a method"])
+def test_methods_that_ask_take_moments_for_a_tensor(how):
+    net = nn.Sequential(nn.Linear(4, 4), Asks(how)).eval()
+    x = torch.randn(3, 4)
+    report = bedl.check(net, x)
+    assert report.ok, str(report)
+    converted = bedl.bayesianize(net, init_logvar=-60.0)
+    torch.testing.assert_close(converted(x).loc, net(x), rtol=1e-5, atol=1e-5)
+    copied = copy.deepcopy(converted)
+    torch.testing.assert_close(copied(x).loc, net(x), rtol=1e-5, atol=1e-5)
+    assert type(net[1]) is Asks  # the class, and networks that were not converted, are as they were
+    torch.testing.assert_close(bedl.deterministic(converted)(x), net(x))
 
 
 def test_a_report_is_true_where_it_is_ok():

@@ -9,7 +9,7 @@ from tests.nn.architectures import ARCHITECTURES, build, output
 
 pytestmark = pytest.mark.arch
 
-REFUSED = {"monai BasicUNet", "Fourier transform"}  # which ask something that a random value cannot answer
+REFUSED = {"Fourier transform"}  # which asks something that a random value cannot answer
 BIG = {"monai SwinUNETR", "monai ResNet"}
 NETS = [pytest.param(name, marks=[pytest.mark.slow] * (name in BIG)) for name in ARCHITECTURES if name not in REFUSED]
 each_net = pytest.mark.parametrize("name", NETS)

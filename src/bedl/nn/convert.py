@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-import types
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -19,6 +18,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from bedl.errors import BEDLError
 from bedl.nn import layers
 from bedl.nn.derived import copied, make_weights_plain, type_of
+from bedl.nn.questions import answer_questions
 from bedl.nn.twins import GAUSSIAN_TWINS, twin_of
 
 Selector = Callable[[str, nn.Module], bool] | str | type[nn.Module] | Iterable[Any] | None
@@ -37,10 +37,10 @@ def bayesianize(
 
     Layers are converted by type (a subclass of `nn.Linear` with a forward of its own is not): linear, bilinear,
     convolution, transposed convolution, embedding, multi-head attention, recurrent layers and their cells. Everything
-    else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Code that asks
-    `isinstance(x, torch.Tensor)` is warned of: with Moments it takes its other branch. Whether that matters
-    `bedl.check(module, example_input)` finds out, as it needs an input: it runs both networks, with all variances
-    zero, and names the module where they part.
+    else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Methods that ask
+    `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)` take Moments for a tensor. Where a function elsewhere asks,
+    `bedl.check(module, example_input)` finds out: it runs both networks, with all variances zero, and names the module
+    where they part.
     Weights that are computed (weight norm, spectral norm, parametrisations) become means as they are now, free of
     what computed them.
 
@@ -102,35 +102,8 @@ def bayesianize(
     if include is None and exclude is None and not any(isinstance(m, layers.GaussianLayer) for m in result.modules()):
         known = ", ".join(kind.__name__ for kind in GAUSSIAN_TWINS if kind is not NonDynamicallyQuantizableLinear)
         raise BEDLError(f"bayesianize: {type(module).__name__} has no layer to convert; known are: {known}")
-    _warn_of_questions(result)
+    answer_questions(result)
     return result
-
-
-def _warn_of_questions(module: nn.Module) -> None:
-    """Say which modules ask whether a value is a tensor: Moments are none, and would take the other branch silently."""
-    asking = [
-        name or type(part).__name__
-        for name, part in module.named_modules()
-        if not type(part).__module__.startswith(("torch.", "bedl."))
-        and _asks_for_tensors(getattr(type(part).forward, "__code__", None))
-    ]
-    if asking:
-        warnings.warn(
-            f"bayesianize: the forward of {', '.join(repr(name) for name in asking[:3])}"
-            f"{' and others' if len(asking) > 3 else ''} asks whether a value is a torch.Tensor. Moments are not, so "
-            "it may take another branch than before. bedl.check(net, example_input) runs both networks and compares; "
-            "let the code ask for (torch.Tensor, bedl.Moments)",
-            stacklevel=3,
-        )
-
-
-def _asks_for_tensors(code: Any) -> bool:
-    """Whether code, or a function inside it, calls is_tensor(x) or isinstance(x, Tensor) and does not know Moments."""
-    if not isinstance(code, types.CodeType):
-        return False
-    names = set(code.co_names)
-    asks = "is_tensor" in names or {"isinstance", "Tensor"} <= names
-    return (asks and "Moments" not in names) or any(_asks_for_tensors(inner) for inner in code.co_consts)
 
 
 def deterministic(module: nn.Module) -> nn.Module:
