@@ -57,12 +57,12 @@ def test_a_network_that_averages_is_right_after_fit(monkeypatch):
     monkeypatch.setattr(correcting, "FEW_STEPS", 4)
     x, _ = data(16)
     assert ratio(trained(correct=False), x) < 0.8
-    assert ratio(trained(), x) == pytest.approx(1, abs=0.05)
+    assert ratio(trained(correct="auto"), x) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize(
     ("options", "corrected"),
-    [({}, False), ({"correct": True}, True), ({"correct": False, "epochs": 2}, False)],
+    [({"correct": "auto"}, False), ({"correct": True}, True), ({"epochs": 2}, False)],
     ids=["few steps", "asked for", "not wanted"],
 )
 def test_when_a_network_is_corrected(options, corrected):
@@ -90,7 +90,7 @@ def test_which_networks_share_draws():
 def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
     monkeypatch.setattr(correcting, "FEW_STEPS", 1)
     monkeypatch.setattr(correcting, "MOST_DRAWN", 1e3)
-    assert not is_corrected(trained().net)
+    assert not is_corrected(trained(correct="auto").net)
     assert "correct_variances" in caplog.text
     with pytest.raises(ValueError, match="correct must be"):
         trained(correct="yes")

@@ -31,8 +31,12 @@ def for_images(perturbation: Perturbation, problem: Problem) -> Perturbation:
 
 
 def training(n: int) -> Training:
-    """Twelve epochs of 60,000 images, more of fewer; no early stopping, so that no image is held out."""
-    epochs = max(3, round(12 * (60_000 / n) ** (1 / 3)))
+    """Six epochs of many images, more of few; no early stopping, so that no image is held out.
+
+    The longer it learns, the better copies are known for what they are, and the steeper the root of `Unknown`: sixteen
+    epochs of MNIST were far more cautious than six.
+    """
+    epochs = max(6, round(12 * (10_000 / n) ** 0.5))
     small = n < 3000
     return Training(epochs, batch_size=min(n, 64 if small else 128), lr=0.005 if small else 0.002, early_stopping=False)
 

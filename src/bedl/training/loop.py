@@ -91,7 +91,7 @@ def fit(
     accumulate: int = 1,
     compile: Compile = "auto",
     variance_products: str = "auto",
-    correct: Correct = "auto",
+    correct: Correct = False,
     # when to stop
     validation: Data | None = None,
     early_stopping: EarlyStopping | bool | None = None,
@@ -135,7 +135,8 @@ def fit(
             off, which a line of notice then says; for the size of all batches but an epoch's last.
         variance_products: "float32", or "bfloat16": products that make variances round their operands, see
             `bedl.nn.variance_products`. "auto": bfloat16 in compiled runs on processors with instructions for it.
-        correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`. "auto": of
+        correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`. The likelihood
+            was learned without: corrected predictions may be less calibrated than those that were trained. "auto": of
             networks with several convolutions, in which positions share the draws of weights, after 100 steps or more.
         validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
         early_stopping: when to end before `epochs`, by ``val_nll``; True: as `EarlyStopping()` says.
