@@ -82,6 +82,8 @@ class Points:
 
     batch_size: int | None = None  # where the data decide
 
+    scaled: bool = False
+
     def __init__(
         self,
         data: Data,
@@ -97,7 +99,6 @@ class Points:
         self.dataset: Dataset[Any] | None = None
         self.index: np.ndarray | None = None  # which points, where they are not all
         self._n_train: float | None = None
-        self.scaled = False
         if isinstance(data, Dataset):
             if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
                 raise TypeError(
