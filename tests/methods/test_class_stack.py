@@ -54,12 +54,11 @@ def test_the_prediction_is_the_weighted_mixture_of_the_members(model: BEDLClassi
     stack, x = model.method_, torch.as_tensor(20 * line(6, seed=2)[0])
     p = stack.predict(x)
     with torch.no_grad():
-        members = [member.predict(x).log_probabilities for member in stack.members]
-        ignorance = torch.stack([member.predict(x).vacuity.clamp(max=1) for member in stack.members]).mean(0)
-        unknown = ((ignorance - stack.familiar) / (1 - stack.familiar)).clamp(0, 1)[:, None]
-        assert unknown.max() > 0
-        linear = (1 - unknown) * stack.linear(x).probabilities + unknown * stack.log_frequencies.exp()
-        members += list(linear.log())
+        unknown = stack.nearness.beyond(stack.nearness(x))
+        unknown = (unknown / (4 + unknown))[:, None]  # half at log-odds of 2
+        assert unknown.max() > 0.1
+        members = [member.predict(x).probabilities for member in stack.members] + list(stack.linear(x).probabilities)
+        members = [((1 - unknown) * p + unknown * stack.log_frequencies.exp()).log() for p in members]
     expected = stack.weights[-1].sum() * stack.log_frequencies.exp().expand(6, 2)
     for number, log_p in enumerate(members):
         for temperature, weight in zip(stack.temperatures, stack.weights[number // 5], strict=True):

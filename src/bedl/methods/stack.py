@@ -13,6 +13,7 @@ from typing import Any
 
 from bedl.methods.evidence import evidence
 from bedl.methods.linear import LinearClasses, LinearTargets
+from bedl.methods.nearness import Nearness
 from bedl.methods.registry import Problem, Training, register
 from bedl.methods.stack_classes import ClassStack
 from bedl.methods.stack_targets import TargetStack
@@ -81,7 +82,14 @@ def stack(
         for _ in range(held)
     ]
     kind: Any = ClassStack if problem.task == "classification" else TargetStack
-    return kind(members, folds, held, _linear(problem, held), problem.n_targets)
+    return kind(members, folds, held, _linear(problem, held), _nearness(problem), problem.n_targets)
+
+
+def _nearness(problem: Problem) -> Nearness | None:
+    """Distances to the data, of tables."""
+    if len(problem.input_shape) != 1:
+        return None
+    return Nearness(problem.input_shape[0], None if problem.front is None else problem.front())
 
 
 def _linear(problem: Problem, held: int) -> LinearTargets | LinearClasses | None:

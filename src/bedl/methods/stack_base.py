@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods.base import Method
+from bedl.methods.nearness import Nearness
 from bedl.moments import Moments
 from bedl.nn.many import forward_of_many
 from bedl.predictive import Predictive
@@ -17,27 +18,32 @@ __all__ = ["Stack"]
 
 CHUNK = 4096  # rows that are predicted together
 FEW = 64  # rows, up to which all members are run as one
-FAMILIAR = 0.95  # share of the rows held out that are taken for familiar, however little is known there
 
 
 class Stack(Method):
     """Groups of members, each of which learns without another fold, and a linear model beside them, as a mixture.
 
     All members of a group share its weight, which makes the members' densities of the rows that they have not seen
-    most likely; see the subclasses. What the networks do not know off the data, the linear model does not know either:
-    it has no sense of where the data are.
+    most likely; see the subclasses. What the distance to the data says is unknown, is so for every member.
 
     Args:
         members: networks of the same build, group by group; member k of each group learns without fold k.
         folds: how many parts rows are cut into.
         held: how many of them are held out, each by a member of every group; None: all.
         linear: a linear model per fold that is held out, which is one more group; None: without.
+        nearness: how far a row is from the data; None: that does not count.
     """
 
     weights: Tensor
-    familiar: Tensor
 
-    def __init__(self, members: Sequence[Method], folds: int, held: int | None = None, linear: nn.Module | None = None):
+    def __init__(
+        self,
+        members: Sequence[Method],
+        folds: int,
+        held: int | None = None,
+        linear: nn.Module | None = None,
+        nearness: Nearness | None = None,
+    ):
         super().__init__()
         held = folds if held is None else held
         if folds < 2 or not 1 <= held <= folds or not members or len(members) % held:
@@ -46,7 +52,7 @@ class Stack(Method):
                 f"folds, of which {held} are held out, and {len(members)} members"
             )
         self._members = nn.ModuleList(members)
-        self.linear = linear
+        self.linear, self.nearness = linear, nearness
         self._folds, self._held = folds, held
         self.n_groups = len(members) // held + (linear is not None)
 
@@ -65,7 +71,7 @@ class Stack(Method):
     @property
     def shares(self) -> list[float]:
         """How much each group counts; the linear model, if there is one, comes last."""
-        return self.weights.sum(1)[: self.n_groups].tolist()
+        raise NotImplementedError
 
     def summary(self) -> str:
         networks = self.n_groups - (self.linear is not None)
@@ -116,6 +122,21 @@ class Stack(Method):
                 yield rows, [part[:, own, place] for part in parts]
         finally:
             self.train(training)
+
+    def _distances(self, x: Tensor | Moments, fold: Tensor, held: Tensor, weight: Tensor | None) -> Tensor | None:
+        """How far rows that are held out are from the others, in units of what is predicted. shape: (held,)"""
+        if self.nearness is None:
+            return None
+        training = self.training
+        self.eval()
+        try:
+            return self.nearness.fit(x, fold, held, weight, lambda z: [self._steep(m(z)) for m in self._members])
+        finally:
+            self.train(training)
+
+    def _steep(self, prediction: Any) -> Tensor:
+        """What of a network's prediction says by its slopes how far apart rows are. shape: (n, outputs)"""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"folds={self.folds}, held={self._held}, shares={[round(share, 2) for share in self.shares]}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bedl.methods.base import Method
-from bedl.methods.stack_base import FAMILIAR, Stack
+from bedl.methods.nearness import Nearness
+from bedl.methods.stack_base import Stack
 from bedl.methods.stacking import mixture_weights
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive, Predictive
@@ -16,6 +18,7 @@ from bedl.predictive import CategoricalPredictive, Predictive
 __all__ = ["ClassStack"]
 
 TEMPERATURES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.2)
+UNSURE = 4.0  # squared distance, in log-odds, of which half is unknown
 PARTS = ("log_probabilities", "data", "distributional", "vacuity", "spread")
 
 
@@ -24,10 +27,11 @@ class ClassStack(Stack):
 
     A component is a member at a temperature, p^(1/t): the weights of the pairs (group, temperature) make the labels
     that were held out most likely. One more component says the shares of the classes, whatever the row: what is left
-    for labels that nothing foretells. At another temperature each part of the uncertainty keeps its share.
+    for labels that nothing foretells. At another temperature each part of the uncertainty keeps its share. Further away
+    from the data than rows held out are, every member falls back on the shares of the classes.
 
     Args:
-        members, folds, held, linear: as for `Stack`.
+        members, folds, held, linear, nearness: as for `Stack`.
         n_classes: how many classes there are.
 
     Example:
@@ -48,21 +52,25 @@ class ClassStack(Stack):
         folds: int,
         held: int | None = None,
         linear: nn.Module | None = None,
+        nearness: Nearness | None = None,
         n_classes: int = 2,
     ):
-        super().__init__(members, folds, held, linear)
+        super().__init__(members, folds, held, linear, nearness)
         self.register_buffer("temperatures", torch.tensor(TEMPERATURES))
         weights = (self.temperatures == 1.0).to(self.temperatures).repeat(self.n_groups + 1, 1)
         weights[-1] = 0.0
         self.register_buffer("weights", weights / self.n_groups)  # shape: (groups + 1, temperatures)
         self.register_buffer("log_frequencies", -torch.tensor(float(n_classes)).log().expand(n_classes).clone())
-        self.register_buffer("familiar", torch.ones(()))  # vacuity that rows like the data have
+
+    @property
+    def shares(self) -> list[float]:
+        return self.weights.sum(1)[: self.n_groups].tolist()
 
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
         said = self._stacked(x, PARTS)  # shapes: (groups, held, n, …)
-        log_p, data, distributional, vacuity, spread = said if self.linear is None else self._less_sure(said)
+        log_p, data, distributional, vacuity, spread = said if self.nearness is None else self._less_sure(said, x)
         entropy = _entropy(log_p)
         constant = self.weights[-1].sum()
         shares = (self.weights[:-1].sum(1) / self.held_folds)[:, None, None]
@@ -86,22 +94,26 @@ class ClassStack(Stack):
             spread=torch.minimum(inner + between, p * (1 - p)),
         )
 
-    def _less_sure(self, said: list[Tensor]) -> list[Tensor]:
-        """The same, but that the linear model falls back on the shares of the classes where networks know nothing."""
-        log_p, data, distributional, vacuity, spread = (part[-1:] for part in said)
-        networks = said[3][:-1].clamp(max=1.0).mean((0, 1))  # shape: (n,)
-        unknown = self._unfamiliar(networks)
-        model = (_entropy(log_p) - data - distributional).clamp_min(0.0)
+    def _less_sure(self, said: list[Tensor], x: Tensor | Moments) -> list[Tensor]:
+        """The same, but that members fall back on the shares of the classes far from the data."""
+        log_p, data, distributional, vacuity, spread = said
+        unknown = self._unfamiliar(self.nearness(x))  # type: ignore[misc]
         known = 1 - unknown
         mixed = self._fallen_back(log_p, unknown)
+        model = (_entropy(log_p) - data - distributional).clamp_min(0.0)
         missing = (_entropy(mixed) - known * (data + model)).clamp_min(0.0)
-        parts = [mixed, known * data, missing, vacuity + unknown, known[:, None] * spread]
-        return [torch.cat([whole[:-1], part]) for whole, part in zip(said, parts, strict=True)]
+        vacuity = known * vacuity + unknown
+        return [mixed, known * data, missing, vacuity, known[:, None] * spread]
 
-    def _unfamiliar(self, vacuity: Tensor) -> Tensor:
-        """From 0 on rows like the data to 1 where networks know nothing. shape: (n,)"""
-        room = (1 - self.familiar).clamp_min(1e-3)
-        return ((vacuity - self.familiar) / room).clamp(0.0, 1.0)
+    def _unfamiliar(self, distance: Tensor) -> Tensor:
+        """From 0 on rows like the data to 1 far away. shape: (n,)"""
+        beyond = self.nearness.beyond(distance)  # type: ignore[union-attr]
+        return beyond / (UNSURE + beyond)
+
+    def _steep(self, prediction: Any) -> Tensor:
+        """Log-odds of the most probable class: probabilities near 1 have no slope."""
+        most = prediction.log_probabilities.amax(-1, keepdim=True).clamp_max(-1e-6)
+        return most - torch.log(-torch.expm1(most))
 
     def _fallen_back(self, log_p: Tensor, unknown: Tensor) -> Tensor:
         """log_p: shape (…, n, C); unknown: shape (n,)"""
@@ -118,21 +130,17 @@ class ClassStack(Stack):
         classes = len(self.log_frequencies)
         seen = torch.zeros(classes, device=y.device).index_add(0, y, counts) + 0.5  # no class is impossible
         self.log_frequencies.copy_((seen / seen.sum()).log())
-        self.familiar.fill_(1.0)
-        found = [(some, *parts) for some, parts in self._out_of_fold(x, fold, ("log_probabilities", "vacuity"))]
-        if self.linear is not None:
-            ignorance = torch.cat([vacuity[:-1].clamp(max=1.0).mean(0) for _, _, vacuity in found])
-            self.familiar.copy_(torch.quantile(ignorance, FAMILIAR))
-        rows, densities = [], []
-        for some, log_p, vacuity in found:
-            if self.linear is not None:
-                unknown = self._unfamiliar(vacuity[:-1].clamp(max=1.0).mean(0))
-                log_p = torch.cat([log_p[:-1], self._fallen_back(log_p[-1:], unknown)])
+        found = [(some, *parts) for some, parts in self._out_of_fold(x, fold, ("log_probabilities",))]
+        held = torch.cat([some for some, _ in found])
+        distance = self._distances(x, fold, held, weight)
+        densities = []
+        for some, log_p in found:
+            if distance is not None:
+                near, distance = distance[: len(some)], distance[len(some) :]
+                log_p = self._fallen_back(log_p, self._unfamiliar(near))
             tempered = torch.log_softmax(log_p.double()[:, None] / self.temperatures[:, None, None].double(), -1)
             place = y[some].expand(*tempered.shape[:2], -1)[..., None]
-            rows.append(some)
             densities.append(tempered.gather(-1, place)[..., 0].flatten(0, 1).T)  # shape: (n, groups · temperatures)
-        held = torch.cat(rows)
         constant = self.log_frequencies.double()[y[held]][:, None]
         chosen = mixture_weights(
             torch.cat([torch.cat(densities), constant], 1), None if weight is None else weight[held]

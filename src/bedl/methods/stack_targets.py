@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods.base import Method
-from bedl.methods.stack_base import FAMILIAR, Stack
+from bedl.methods.nearness import Nearness
+from bedl.methods.stack_base import Stack
 from bedl.methods.stacking import held_out_quantile, mixture_weights
 from bedl.moments import Moments
 from bedl.predictive import NormalMixturePredictive, Predictive
@@ -19,17 +20,22 @@ from bedl.special import normal_log_density
 __all__ = ["TargetStack"]
 
 SCALES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # factors on a member's variance
+REACHES = (0.0, 0.03, 0.1, 0.3, 1.0)  # variance that a squared distance of 1 adds
+BEYOND = 2.0  # the same, of distances that are more than usual, whatever rows held out say
+LEAST_WEIGHT = 0.002  # of a component that is kept
 PARTS = ("mean", "data", "distributional", "model")
 
 
 class TargetStack(Stack):
     """A stack for real targets.
 
-    A component is a member with its variance multiplied by a scale: the weights of the pairs (group, scale) make the
-    rows that were held out most likely, which stacks, scales and gives heavy tails in one convex problem.
+    A component is a member whose variance is multiplied by a scale, and grows with the distance to the rows that were
+    learned from by a reach: the weights of the triples (group, scale, reach) make the rows that were held out most
+    likely, which stacks, scales and gives heavy tails in one convex problem. Further away than rows held out are,
+    each component's variance grows, up to that of the target.
 
     Args:
-        members, folds, held, linear: as for `Stack`.
+        members, folds, held, linear, nearness: as for `Stack`.
         n_targets: how many targets there are.
 
     Example:
@@ -40,7 +46,9 @@ class TargetStack(Stack):
         (4, torch.Size([5, 1]))
     """
 
+    groups: Tensor
     scales: Tensor
+    reaches: Tensor
     scores: Tensor
     mass: Tensor
 
@@ -50,29 +58,45 @@ class TargetStack(Stack):
         folds: int,
         held: int | None = None,
         linear: nn.Module | None = None,
+        nearness: Nearness | None = None,
         n_targets: int = 1,
     ):
-        super().__init__(members, folds, held, linear)
-        self.register_buffer("scales", torch.tensor(SCALES))
-        equal = (self.scales == 1.0).to(self.scales) / self.n_groups
-        self.register_buffer("weights", equal.repeat(self.n_groups, 1))  # shape: (groups, scales)
+        super().__init__(members, folds, held, linear, nearness)
+        equal = torch.ones(self.n_groups)
+        self.register_buffer("groups", torch.arange(self.n_groups))  # of each component. shape: (components,)
+        for name, start in {"scales": equal, "reaches": 0 * equal, "weights": equal / self.n_groups}.items():
+            self.register_buffer(name, start)
         for name in ("scores", "mass"):
             self.register_buffer(name, torch.empty(0, n_targets))  # shape: (rows, targets)
-        self.register_buffer("familiar", torch.full((n_targets,), torch.inf))  # ignorance that rows like the data have
+
+    @property
+    def shares(self) -> list[float]:
+        return torch.zeros(self.n_groups).index_add(0, self.groups.cpu(), self.weights.cpu().float()).tolist()
 
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
-        said = self._stacked(x, PARTS)
-        if self.linear is not None:
-            unknown = (said[2] + said[3])[:-1].mean((0, 1)) - self.familiar
-            said[2] = torch.cat([said[2][:-1], said[2][-1:] + unknown.clamp_min(0.0)])
-        mean, *parts = (part.permute(2, 3, 0, 1) for part in said)  # shapes: (n, T, groups, held)
-        scaled = [(part[..., :, None, :] * self.scales[:, None]).flatten(-3) for part in parts]
-        means = mean[..., :, None, :].expand(*mean.shape[:-1], len(self.scales), self.held_folds).flatten(-3)
-        log_weights = (self.weights / self.held_folds).log()[..., None].expand(-1, -1, self.held_folds).flatten()
-        data, distributional, model = scaled
-        return NormalMixturePredictive(means, data, distributional, model, log_weights.expand(means.shape[0], 1, -1))
+        mean, data, distributional, model = (part[self.groups].permute(2, 3, 0, 1) for part in self._stacked(x, PARTS))
+        scales = self.scales[:, None]  # of parts of shape (n, T, components, held)
+        distributional = scales * distributional
+        if self.nearness is not None:
+            distributional = distributional + self._ignorance(self.nearness(x), self.reaches)[:, None, :, None]
+        log_weights = (self.weights / self.held_folds).log()[:, None].expand(-1, self.held_folds).flatten()
+        return NormalMixturePredictive(
+            means=mean.flatten(-2),
+            members_data=(scales * data).flatten(-2),
+            members_distributional=distributional.flatten(-2),
+            members_model=(scales * model).flatten(-2),
+            log_weights=log_weights.expand(mean.shape[0], 1, -1),
+        )
+
+    def _steep(self, prediction: Any) -> Tensor:
+        return prediction.mean
+
+    def _ignorance(self, distance: Tensor, reaches: Tensor) -> Tensor:
+        """The variance that distances add, from 0 to that of a standardised target. shape: (n, reaches)"""
+        grown = distance[:, None] * reaches + BEYOND * self.nearness.beyond(distance)[:, None]  # type: ignore[union-attr]
+        return grown / (1 + grown)
 
     def interval_factor(self, coverage: float) -> Tensor | None:
         if not len(self.scores):
@@ -98,36 +122,38 @@ class TargetStack(Stack):
         y = y.reshape(len(y), -1)
         if self.linear is not None:
             self.linear.fit(x, y, fold, weight)  # type: ignore[operator]
-        rows, means, variances, unknown = [], [], [], []
-        for some, (mean, data, distributional, model) in self._out_of_fold(x, fold, PARTS):
-            rows.append(some)
-            means.append(mean.permute(1, 2, 0).double())
-            variances.append((data + distributional + model).permute(1, 2, 0).double())
-            unknown.append((distributional + model)[: self.n_groups - 1].mean(0))  # shape: (n, T)
-        held, variance = torch.cat(rows), torch.cat(variances)
-        if self.linear is not None:
-            ignorance = torch.cat(unknown)
-            self.familiar.copy_(torch.quantile(ignorance, FAMILIAR, dim=0))
-            variance[..., -1] += (ignorance - self.familiar).clamp_min(0.0)
-        self._weigh(torch.cat(means), variance, y[held], None if weight is None else weight[held])
+        found = list(self._out_of_fold(x, fold, PARTS))
+        held = torch.cat([rows for rows, _ in found])
+        mean, *parts = (
+            torch.cat(some, 1).permute(1, 2, 0).double() for some in zip(*(p for _, p in found), strict=True)
+        )
+        distance = self._distances(x, fold, held, weight)
+        self._weigh(mean, sum(parts), distance, y[held], None if weight is None else weight[held])  # type: ignore[arg-type]
 
-    def _weigh(self, mean: Tensor, variance: Tensor, y: Tensor, weight: Tensor | None) -> None:
+    def _weigh(self, mean: Tensor, variance: Tensor, distance: Tensor | None, y: Tensor, weight: Tensor | None) -> None:
         """Weights and interval scores of rows that were held out. mean, variance: shape (n, T, groups)"""
-        y = y.to(mean)
-        spread = variance[..., None] * self.scales.to(mean)  # shape: (n, T, groups, scales)
-        log_densities = normal_log_density(y[..., None, None], mean[..., None], spread.log()).sum(1)
-        weights = mixture_weights(log_densities.flatten(1), weight).reshape(self.weights.shape)
-        self.weights.copy_(weights)
-        shares, scaled = weights.sum(1).to(mean), (weights.to(mean) @ self.scales.to(mean))
-        middle = mean @ shares
-        total = variance @ scaled + (mean - middle[..., None]).square() @ shares
+        y, scales = y.to(mean), torch.tensor(SCALES).to(mean)
+        reaches = torch.tensor(REACHES if distance is not None else REACHES[:1]).to(mean)
+        spread = (variance[..., None] * scales)[..., None].expand(*variance.shape, len(scales), len(reaches))
+        if distance is not None:
+            spread = spread + self._ignorance(distance.to(mean), reaches)[:, None, None, None]
+        log_densities = normal_log_density(y[..., None, None, None], mean[..., None, None], spread.log()).sum(1)
+        weights = mixture_weights(log_densities.flatten(1), weight).to(mean)
+        kept = (weights >= min(LEAST_WEIGHT, weights.max().item())).nonzero()[:, 0]
+        weights = weights[kept] / weights[kept].sum()
+        combined = torch.cartesian_prod(torch.arange(self.n_groups).to(mean), scales, reaches)[kept]
+        self.groups = combined[:, 0].long()
+        self.scales, self.reaches, self.weights = (part.to(self.weights) for part in (*combined.mT[1:], weights))
+        means = mean[..., self.groups]
+        middle = means @ weights
+        total = spread.flatten(2)[..., kept] @ weights + (means - middle[..., None]).square() @ weights
         scores, order = ((y - middle).abs() / total.sqrt()).sort(0)
         counts = torch.ones(len(y)).to(mean) if weight is None else weight.to(mean)
         self.scores, self.mass = scores.to(self.weights), counts[order].cumsum(0).to(self.weights)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        for name in ("scores", "mass"):  # as many as there were rows
-            stored = state_dict.get(prefix + name)
+        for name in ("groups", "scales", "reaches", "weights", "scores", "mass"):  # as many as there were
+            stored, own = state_dict.get(prefix + name), getattr(self, name)
             if stored is not None:
-                setattr(self, name, torch.empty_like(stored, dtype=self.weights.dtype, device=self.weights.device))
+                setattr(self, name, torch.empty_like(stored, dtype=own.dtype, device=own.device))
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,0 +1,111 @@
+"""How far a row is from the rows that were learned from, in units of what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bedl.moments import Moments, as_moments
+from bedl.nn.columns import compact
+
+__all__ = ["Nearness"]
+
+LANDMARKS = 2000  # rows that are kept
+LOOKED_AT = 1000  # rows where slopes are measured
+CHUNK = 4096  # rows whose distances are computed together
+USUAL = 0.8  # share of the rows held out whose distance is taken for usual
+
+
+class Nearness(nn.Module):
+    """The squared distance to the nearest row that was learned from, each column weighted by the slope along it.
+
+    The weights are the root mean square of a prediction's derivative, so that a distance says by how much a function
+    as steep as the prediction might differ from what was seen near by; columns that do not matter do not count. What
+    networks learn from copies off the data does not reach the gaps between rows of many columns; distances do.
+    Of many rows, some are kept, evenly spaced.
+
+    Args:
+        n_columns: of the table.
+        front: scales the columns; None: they are as they should be.
+    """
+
+    slopes: Tensor
+    landmarks: Tensor
+    usual: Tensor
+
+    def __init__(self, n_columns: int, front: nn.Module | None = None):
+        super().__init__()
+        self.front = nn.Identity() if front is None else front
+        self.register_buffer("slopes", torch.zeros(n_columns))
+        self.register_buffer("landmarks", torch.zeros(0, n_columns))  # weighted already. shape: (rows, columns)
+        self.register_buffer("usual", torch.zeros(()))  # squared distance that rows like the data have
+
+    @torch.no_grad()
+    def fit(
+        self,
+        x: Tensor | Moments,
+        fold: Tensor,
+        held: Tensor,
+        weight: Tensor | None,
+        predict: Callable[[Tensor], list[Tensor]],
+    ) -> Tensor:
+        """Keep rows, and say how far those that are held out are from rows of other folds. shape: (held,)
+
+        Args:
+            x: the table. shape: (n, columns)
+            fold: of each row. shape: (n,)
+            held: which rows. shape: (held,)
+            weight: rows of weight 0 are not kept. shape: (n,)
+            predict: what each network predicts; their slopes count. (n, columns) -> (n, outputs)
+        """
+        counted = torch.arange(len(fold), device=fold.device) if weight is None else weight.nonzero()[:, 0]
+        kept = _spaced(counted, LANDMARKS)
+        self.slopes.copy_(self._slopes(as_moments(x[_spaced(counted, LOOKED_AT)]).loc, predict))  # type: ignore[index]
+        self.landmarks = self._place(x[kept]).to(self.slopes)  # type: ignore[index]
+        away = [self._to(self._place(x[i]), fold[i, None] == fold[kept]) for i in held.split(CHUNK)]  # type: ignore[index]
+        self.usual.copy_(torch.quantile(torch.cat(away), USUAL))
+        return torch.cat(away)
+
+    def forward(self, x: Tensor | Moments) -> Tensor:
+        """Squared distances. x: shape (n, columns) -> (n,)"""
+        z = self._place(x)
+        return self._to(z) if len(self.landmarks) else torch.zeros_like(z[:, 0])
+
+    def beyond(self, distance: Tensor) -> Tensor:
+        """What of a squared distance is more than usual. shape: (n,)"""
+        return (distance - self.usual).clamp_min(0.0)
+
+    # -- inside -----------------------------------------------------------------------------------
+    def _place(self, x: Tensor | Moments) -> Tensor:
+        return compact(as_moments(self.front(x)).loc) * self.slopes
+
+    def _to(self, z: Tensor, not_to: Tensor | None = None) -> Tensor:
+        """Squared distances of places to the nearest landmark, but for some. shape: (n, columns) -> (n,)"""
+        squares = z.square().sum(1, keepdim=True) + self.landmarks.square().sum(1) - 2 * z @ self.landmarks.mT
+        if not_to is not None:
+            squares = squares.masked_fill(not_to, torch.inf)
+        furthest = 36 * self.slopes.square().sum()  # columns lie between −3 and 3
+        return squares.amin(1).clamp_min(0.0).clamp_max(furthest)
+
+    def _slopes(self, x: Tensor, predict: Callable[[Tensor], list[Tensor]]) -> Tensor:
+        """Root mean squares of derivatives along scaled columns. shape: (columns,)"""
+        x = x.clone().requires_grad_()
+        with torch.enable_grad():
+            (scale,) = torch.autograd.grad(self.front(x).sum(), x)
+            sums = [output.sum() for said in predict(x) for output in said.unbind(-1)]
+            along = [torch.autograd.grad(total, x, retain_graph=True)[0] for total in sums]
+        return (torch.stack(along) / scale).square().mean((0, 1)).sqrt()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "landmarks")  # as many as there were
+        if stored is not None:
+            self.landmarks = torch.empty_like(stored, dtype=self.slopes.dtype, device=self.slopes.device)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _spaced(rows: Tensor, most: int) -> Tensor:
+    """Of many rows some, evenly spaced."""
+    return rows[torch.linspace(0, len(rows) - 1, min(len(rows), most)).long().to(rows.device)]
