@@ -28,6 +28,7 @@ _SIGNATURES = {
     "bedl_columns": [*[_COUNT] * 6, *[_POINTER] * 6],
     "bedl_columns_gradients": [*[_COUNT] * 6, *[_POINTER] * 9],
     "bedl_normal_loss": [*[_COUNT] * 5, _NUMBER, _NUMBER, *[_POINTER] * 8],
+    "bedl_dirichlet_loss": [*[_COUNT] * 6, _NUMBER, *[_POINTER] * 10],
 }
 
 
