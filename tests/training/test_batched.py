@@ -36,8 +36,8 @@ def table(outputs: int, size: int = 4) -> nn.Sequential:
     return nn.Sequential(Standardize(torch.randn(D), torch.rand(D) + 0.5), WithShortcut(columns, body, outputs))
 
 
-def gap(strength: float = 3.0) -> Sum:
-    return Known(0.3) + Unknown(0.4, around_and_beyond) + WeightPrior(strength)
+def gap(strength: float = 3.0, share: float = 1.0) -> Sum:
+    return Known(0.3) + Unknown(0.4, around_and_beyond, share) + WeightPrior(strength)
 
 
 METHODS: dict[str, Callable[[int], BEDL]] = {
@@ -45,12 +45,14 @@ METHODS: dict[str, Callable[[int], BEDL]] = {
     "paper": lambda _: BEDL(mlp(2), Normal(beta=3.0, prior_precision=2.0), PAC()),
     "learned noise, two targets": lambda _: BEDL(mlp(6), Normal(2, noise="learned"), PAC(strength=0.5) + Known()),
     "table": lambda r: BEDL(table(3), Normal(noise="learned"), gap(1.0 + r)),
+    "table, copies of some": lambda _: BEDL(table(3), Normal(noise="learned"), gap(2.0, share=0.3)),
     "table, long embedding": lambda _: BEDL(table(6, size=9), Normal(2, noise="learned"), gap()),
     "table, bounded only": lambda _: BEDL(table(2, size=0), Normal(), gap()),
     "strengths that differ": lambda r: BEDL(mlp(2), Normal(), PAC(strength=0.2 * r) + Known(0.1 * r)),
     "other activation": lambda _: BEDL(mlp(2, nn.Tanh), Normal(), PAC(evidence="all", kl_scale="authors-code")),
     "classes": lambda _: BEDL(mlp(3), Dirichlet(3), PAC(evidence="misleading") + WeightPrior()),
     "classes of a table": lambda _: BEDL(table(3), Dirichlet(3), gap()),
+    "classes of a table, copies of some": lambda _: BEDL(table(3), Dirichlet(3), gap(share=0.3)),
     "classes, strengths that differ": lambda r: BEDL(mlp(3), Dirichlet(3, 24, 8), Known(0.1 * r) + WeightPrior()),
 }
 

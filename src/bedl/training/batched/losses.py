@@ -83,6 +83,10 @@ class _SideBySide(Batch):
             return values.mean(1)
         return values.where(self.weight > 0, 0.0).mul(self.weight).sum(1) / self.weight.sum(1)
 
+    def mean_of_copies(self, values: Tensor) -> Tensor:
+        """values: shape (R, copies); result: shape (R,)"""
+        return self._replace(weight=None if self.weight is None else self.weight[:, : values.shape[1]]).mean(values)
+
 
 def with_numbers(objective: Any, numbers: dict[tuple[int, str], Tensor]) -> Any:
     """The same objective with other numbers in it."""
