@@ -215,3 +215,21 @@ void bedl_normal_loss(int64_t rows, int64_t n, int64_t copies, int64_t targets, 
     }
     free(room);
 }
+
+/* The prediction: mean, noise, variance for lack of evidence and of the mean, one behind the other, each (n, targets). */
+FOR_EACH_PROCESSOR
+void bedl_normal_parts(int64_t n, int64_t targets, int64_t learned, float log_beta, const float *restrict m,
+                       const float *restrict v, float *restrict parts) {
+    int64_t outputs = (2 + learned) * targets, size = n * targets;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t t = 0; t < targets; t++) {
+            const float *mi = m + i * outputs + t, *vi = v + i * outputs + t;
+            float *to = parts + i * targets + t, evidence = mi[targets] + 0.5f * vi[targets], noise = -log_beta;
+            if (learned) {
+                noise = mi[2 * targets] + 0.5f * vi[2 * targets];
+                noise = log_sum(MOST_NOISE - softplus(MOST_NOISE - noise), -log_beta);
+                evidence = MOST_EVIDENCE - softplus(MOST_EVIDENCE - evidence);
+            }
+            to[0] = mi[0], to[size] = exp_of(smaller(noise, 87.0f)), to[2 * size] = soft_exp(evidence), to[3 * size] = vi[0];
+        }
+}
