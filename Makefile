@@ -29,7 +29,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # What pip would do after installing, on all processors. Some packages carry templates that are no Python: no matter.
-COMPILE := @$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
+COMPILE := @$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src > /dev/null 2>&1 || true
 
 setup: $(STAMP) ## make .venv with bedl (editable) and its tools, at the versions of constraints.txt
 

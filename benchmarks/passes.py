@@ -75,7 +75,7 @@ def bedl_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool, varian
     head: Any = ready.head
 
     def probabilities(x: Tensor) -> object:
-        outputs = ready.net(x)
+        outputs = ready.outputs(x)
         return head.log_probabilities(outputs) if net.classes else head(outputs)
 
     few: Any = torch.compile(probabilities, dynamic=False) if compile else probabilities

@@ -9,7 +9,7 @@ import importlib.util
 import statistics
 import subprocess
 import sys
-import time
+import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer, make_friedman1
-from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.neural_network import MLPRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
 from bedl import BEDL, BEDLClassifier, BEDLRegressor, GaussianLinear, Normal
 from bedl.training import fit_replicas
-from benchmarks.timing import threads
+from benchmarks import graphs
+from benchmarks.timing import cpu_of, cpu_of_each, threads
 
 __all__ = ["measure"]
 
@@ -39,21 +40,18 @@ def measure(repeats: int = 3) -> dict[str, Any]:
             "2,000 rows × 10, one layer of 50, 10 epochs of batches of 32": _over_first(_steps(), repeats),
             "breast cancer, five members over one": _members(repeats),
             "500 rows × 10, as it comes: CPU seconds": _cpu_seconds(_default_fits(), repeats),
+            "500 rows × 10, three classes, as it comes: CPU seconds": _cpu_seconds(_default_classes(), repeats),
             "from a shell: CPU seconds": _from_a_shell(repeats),
             "one row predicted: CPU milliseconds": _one_row(),
-            "20 splits × 5 members, 1,030 rows × 8, 200 epochs: CPU seconds": {"fit_replicas": _cpu(_protocol)},
+            "in onnxruntime": graphs.onnx(3 * repeats),
+            "fit(compile=True) of a small U-Net, until the first step: CPU seconds": graphs.compiled(),
+            "20 splits × 5 members, 1,030 rows × 8, 200 epochs: CPU seconds": {"fit_replicas": cpu_of(_protocol)},
         }
-
-
-def _cpu(run: Callable[[], object]) -> float:
-    began = time.process_time()
-    run()
-    return time.process_time() - began
 
 
 def _cpu_seconds(runs: Runs, repeats: int) -> dict[str, float]:
     """Medians; the runs take turns."""
-    times = [{name: _cpu(run) for name, run in runs.items()} for _ in range(repeats)]
+    times = [{name: cpu_of(run) for name, run in runs.items()} for _ in range(repeats)]
     return {name: statistics.median(row[name] for row in times) for name in runs}
 
 
@@ -131,6 +129,16 @@ def _default_fits() -> Runs:
     return runs
 
 
+def _default_classes() -> Runs:
+    X, y = _friedman(500)
+    labels = np.digitize(y, np.quantile(y, (1 / 3, 2 / 3)))
+    return {
+        "BEDLClassifier()": lambda: BEDLClassifier(random_state=0).fit(X, labels),
+        "MLPClassifier()": lambda: MLPClassifier(random_state=0).fit(X, labels),
+        "HistGradientBoostingClassifier()": lambda: HistGradientBoostingClassifier(random_state=0).fit(X, labels),
+    }
+
+
 def _from_a_shell(repeats: int) -> dict[str, float]:
     data = "import numpy as np; g = np.random.default_rng(0); X = g.normal(size=(500, 10)); y = np.sin(X).sum(1)"
     programs = {
@@ -138,10 +146,47 @@ def _from_a_shell(repeats: int) -> dict[str, float]:
         "from bedl import BEDLRegressor": "from bedl import BEDLRegressor",
         "a default fit of 500 rows × 10": f"{data}; from bedl import BEDLRegressor; BEDLRegressor().fit(X, y)",
     }
-    return {
+    found = {
         name: statistics.median(_process(f"import time; {code}; print(time.process_time())") for _ in range(repeats))
         for name, code in programs.items()
     }
+    return found | _verbs(repeats)
+
+
+def _verbs(repeats: int) -> dict[str, float]:
+    """What the command line takes, on a table of 500 rows."""
+    first_step = (
+        "import os, sys, time; from bedl.training.replica_run import ReplicaRun; "
+        "ReplicaRun._step = lambda run: (print('CPU', time.process_time(), file=sys.stderr, flush=True), os._exit(0)); "
+    )
+    at_the_end = (
+        "import atexit, sys, time; atexit.register(lambda: print('CPU', time.process_time(), file=sys.stderr)); "
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        table, few, model = (f"{folder}/{name}" for name in ("table.csv", "few.csv", "model"))
+        X, y = _friedman(500)
+        for path, rows in ((table, 500), (few, 10)):
+            names = ",".join([*(f"x{i}" for i in range(10)), "y"])
+            np.savetxt(path, np.c_[X, y][:rows], delimiter=",", header=names, comments="")
+        fit, predict = ["fit", table, "--target", "y", "--out", model, "--overwrite"], ["predict", model, few]
+        runs = {
+            "bedl fit, until the first step": (first_step, fit),
+            "bedl fit, all of it": (at_the_end, fit),
+            "bedl predict, 10 rows": (at_the_end, [*predict, "--out", f"{folder}/out.csv", "--overwrite"]),
+        }
+        return {
+            name: statistics.median(_verb(code, words) for _ in range(repeats))
+            for name, (code, words) in runs.items()
+        }  # fmt: skip
+
+
+def _verb(code: str, words: list[str]) -> float:
+    program = f"import sys; sys.argv = {['bedl', *words]!r}; {code}from bedl.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    lines = [line for line in run.stderr.splitlines() if line.startswith("CPU ")]
+    if not lines:
+        raise RuntimeError(run.stderr)
+    return float(lines[-1].split()[1])
 
 
 def _process(code: str) -> float:
@@ -154,15 +199,9 @@ def _one_row() -> dict[str, float]:
     results = {}
     for name, how in {"one layer of 50": {"method": "bedl"}, "as it comes": {}}.items():
         model = BEDLRegressor(epochs=2, random_state=0, **how).fit(X, y)
-        results[f"{name}: predict"] = _each(model.predict, X[:1])
-        results[f"{name}: method_.predict"] = _each(model.method_.predict, torch.from_numpy(X[:1]))
+        results[f"{name}: predict"] = cpu_of_each(model.predict, X[:1])
+        results[f"{name}: method_.predict"] = cpu_of_each(model.method_.predict, torch.from_numpy(X[:1]))
     return results
-
-
-def _each(call: Callable[[Any], object], value: Any, calls: int = 200) -> float:
-    """CPU milliseconds of a call."""
-    call(value)
-    return 1000 * _cpu(lambda: [call(value) for _ in range(calls)]) / calls
 
 
 def _protocol() -> None:

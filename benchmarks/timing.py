@@ -7,10 +7,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-__all__ = ["medians", "threads"]
+__all__ = ["cpu_of", "cpu_of_each", "medians", "threads"]
 
 LONG_ENOUGH = 3e-3  # seconds
 
@@ -43,3 +44,16 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def cpu_of(run: Callable[[], object]) -> float:
+    """Seconds that the processor takes."""
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+def cpu_of_each(call: Callable[[Any], object], value: Any, calls: int = 200) -> float:
+    """Milliseconds of the processor for a call."""
+    call(value)
+    return 1000 * cpu_of(lambda: [call(value) for _ in range(calls)]) / calls

@@ -6,6 +6,7 @@ heads as heads` is a room, which is reached as an attribute and is no part of a 
 """
 
 import ast
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +36,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = home_of[name]
         try:
-            value = import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+            with no_collection():
+                value = import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
         except ModuleNotFoundError as error:
             missing = str(error.name).split(".")[0]
             if missing not in _EXTRA_OF:
@@ -48,6 +50,25 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         return sorted({*vars(sys.modules[package]), *home_of})
 
     return get, names, [name for name, home in home_of.items() if home != package]
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No search for garbage inside the block: imports make many objects that stay, and hardly any garbage.
+
+    The searches would take a tenth of the time of importing PyTorch and what comes with it.
+
+    >>> with no_collection():
+    ...     gc.isenabled()
+    False
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Later(ModuleType):

@@ -19,6 +19,7 @@ __all__ = ["dispatch", "register_rule", "use_rules"]
 Rule = Callable[..., Any]
 
 _RULES: dict[Callable, Rule] = {}  # filled by bedl.rules and register_rule
+_OWN: set[Callable] = set()  # functions with a rule of the user's
 
 
 class _Scope(threading.local):
@@ -36,6 +37,11 @@ def find_rule(func: Callable) -> Rule | None:
     if func in overlay:
         return overlay[func]
     return _RULES.get(func)
+
+
+def usual_rules(*functions: Callable) -> bool:
+    """Whether these functions have the rules that bedl came with, and nobody listens."""
+    return not _scope.overlay and _scope.listener is None and _OWN.isdisjoint(functions)
 
 
 def dispatch(func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -97,6 +103,7 @@ def register_rule(func: Callable, rule: Rule | None = None) -> Any:
     if not callable(func) or not callable(rule):
         raise TypeError("register_rule(func, rule): both must be callables")
     _RULES[func] = _checked(func, rule)
+    _OWN.add(func)
     return None
 
 

@@ -71,6 +71,20 @@ def test_unknown_is_the_root_of_the_divergence_from_the_prior() -> None:
     assert Unknown(1.0)(classes, Dirichlet(4), batch).item() == pytest.approx(math.sqrt(1e-3), rel=0.1)
 
 
+def test_unknown_makes_copies_of_a_share_of_the_points_which_count_as_these() -> None:
+    term, head = Unknown(1.0, around_and_beyond, share=0.5), Normal(1, noise="learned")
+    net = nn.Sequential(GaussianLinear(2, 4), nn.ReLU(), GaussianLinear(4, 3))
+    weight = torch.tensor([1.0, 0.0, 3.0, 9.0, 9.0])
+    batch = term.prepare(Batch(torch.randn(5, 2), torch.randn(5), 10, weight))
+    assert batch.perturbed.shape == (3, 2)
+    divergence = head.divergence_of_spread(net(batch.perturbed))
+    truth = ((divergence[0] + 3 * divergence[2]) / 4 + 1e-3).sqrt()
+    torch.testing.assert_close(term(net, head, batch), truth)
+    assert term.prepare(Batch(torch.randn(7, 4, 5, 2), torch.randn(7, 4, 5), 10)).perturbed.shape == (7, 4, 3, 2)
+    with pytest.raises(ValueError, match="share must lie above 0"):
+        Unknown(share=0.0)
+
+
 def test_weight_prior_against_torch_distributions() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(GaussianLinear(3, 4), nn.ReLU(), GaussianLinear(4, 2, variances="output"))

@@ -14,8 +14,10 @@ from bedl.methods import BEDL, Batch, Problem, registry
 from bedl.native import _kernels
 from bedl.nn.columns import Columns, WithShortcut
 from bedl.nn.scaling import Standardize
-from bedl.objectives import PAC, HyperPrior, Known, Objective, Sum, Unknown, WeightPrior
+from bedl.objectives import PAC, HyperPrior, Known, MarginalLikelihood, Objective, Sum, Unknown, WeightPrior
 from bedl.objectives.perturbations import around_and_beyond
+from bedl.training.batched.layers import Pair
+from bedl.training.batched.losses import OutputLoss
 from bedl.training.stacked import Stacked
 
 R, N, D = 3, 20, 4
@@ -34,8 +36,8 @@ def table(outputs: int, size: int = 4) -> nn.Sequential:
     return nn.Sequential(Standardize(torch.randn(D), torch.rand(D) + 0.5), WithShortcut(columns, body, outputs))
 
 
-def gap(strength: float = 3.0) -> Sum:
-    return Known(0.3) + Unknown(0.4, around_and_beyond) + WeightPrior(strength)
+def gap(strength: float = 3.0, share: float = 1.0) -> Sum:
+    return Known(0.3) + Unknown(0.4, around_and_beyond, share) + WeightPrior(strength)
 
 
 METHODS: dict[str, Callable[[int], BEDL]] = {
@@ -43,12 +45,15 @@ METHODS: dict[str, Callable[[int], BEDL]] = {
     "paper": lambda _: BEDL(mlp(2), Normal(beta=3.0, prior_precision=2.0), PAC()),
     "learned noise, two targets": lambda _: BEDL(mlp(6), Normal(2, noise="learned"), PAC(strength=0.5) + Known()),
     "table": lambda r: BEDL(table(3), Normal(noise="learned"), gap(1.0 + r)),
+    "table, copies of some": lambda _: BEDL(table(3), Normal(noise="learned"), gap(2.0, share=0.3)),
     "table, long embedding": lambda _: BEDL(table(6, size=9), Normal(2, noise="learned"), gap()),
     "table, bounded only": lambda _: BEDL(table(2, size=0), Normal(), gap()),
     "strengths that differ": lambda r: BEDL(mlp(2), Normal(), PAC(strength=0.2 * r) + Known(0.1 * r)),
     "other activation": lambda _: BEDL(mlp(2, nn.Tanh), Normal(), PAC(evidence="all", kl_scale="authors-code")),
     "classes": lambda _: BEDL(mlp(3), Dirichlet(3), PAC(evidence="misleading") + WeightPrior()),
     "classes of a table": lambda _: BEDL(table(3), Dirichlet(3), gap()),
+    "classes of a table, copies of some": lambda _: BEDL(table(3), Dirichlet(3), gap(share=0.3)),
+    "classes, strengths that differ": lambda r: BEDL(mlp(3), Dirichlet(3, 24, 8), Known(0.1 * r) + WeightPrior()),
 }
 
 
@@ -103,6 +108,35 @@ def test_gradients_are_those_of_vmap(name: str, weighted: bool, native: bool, mo
             assert wanted.norm() > 0
             assert (part - wanted).norm() <= most * wanted.norm()
         batch = Batch(*(part if part is None or part.dim() < 2 else part[:, :11] for part in batch))  # type: ignore
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("logvar", [(-12.0, 1.0), (-1.0, 1.0), (1.0, 2.0)], ids=["known", "some", "any"])
+@pytest.mark.parametrize("classes", [2, 10, 40])
+def test_losses_of_classes_in_c_are_those_in_double_precision(classes: int, logvar: tuple, weighted: bool) -> None:
+    g = torch.Generator().manual_seed(classes)
+    loc, variance = (torch.randn(R, 2 * N, classes, generator=g) for _ in range(2))
+    loc, variance = 4 * loc, (logvar[0] + logvar[1] * variance).exp()
+    y = torch.randint(classes, (R, N), generator=g)
+    weight = torch.rand(R, N, generator=g) * (torch.arange(N) < N - 3) if weighted else None
+    loss = OutputLoss(Dirichlet(classes), MarginalLikelihood() + gap(), {})
+    assert loss.kernel is not None
+    batch = Batch(loc, y, torch.tensor([100.0, 200.0, 50.0]), weight)
+    value, by = loss(Pair(loc, variance), batch)
+    loss.kernel = None
+    exact = None if weight is None else weight.double()
+    expected, wanted = loss(Pair(loc.double(), variance.double()), batch._replace(weight=exact))
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-5)
+    for found, truth in zip(by, wanted, strict=True):
+        assert found is not None
+        assert truth is not None
+        torch.testing.assert_close(found.double(), truth, rtol=1e-3, atol=1e-4 * truth.abs().max().item())
+
+
+def test_heads_of_classes_that_c_does_not_know_go_by_torch() -> None:
+    for head in (Dirichlet(3, class_weight=[1.0, 2.0, 1.0]), Dirichlet(3, ignore_index=1), Dirichlet(3, nodes=80)):
+        assert OutputLoss(head, MarginalLikelihood() + Known(), {}).kernel is None
+    assert OutputLoss(Dirichlet(3), MarginalLikelihood() + PAC(), {}).kernel is None
 
 
 def test_what_is_not_known_goes_by_vmap() -> None:

@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bedl import GaussianLinear
+from bedl.heads import Normal
 from bedl.methods import BEDL
-from bedl.objectives import PAC, HyperPrior
+from bedl.objectives import PAC, HyperPrior, Unknown
+from bedl.objectives.perturbations import around_and_beyond, permute_columns
 from bedl.training import Constant, NonFiniteLossError, adam, fit, fit_replicas
 from bedl.training.data import Points
-from bedl.training.replica_data import ReplicaBatches
+from bedl.training.replica_data import ReplicaBatches, Rows
+from bedl.training.replica_feed import Preparation
 from bedl.training.vector_adam import VectorAdam, clipping, norms
 from benchmarks.replicas import concrete, paper_net
 from tests.training.problems import classes, method, regression, vector
@@ -177,3 +181,18 @@ def test_twenty_splits_of_concrete_equal_solo_runs() -> None:
         alone = paper_net(split)
         fit(alone, sets[split], epochs=5, seed=split, schedule=Constant(), accelerator="cpu")
         assert float((vector(together[split]) - vector(alone)).abs().max()) < 1e-5
+
+
+def test_copies_of_some_points_stand_where_their_points_do() -> None:
+    """A replica with fewer points has copies for all of them that count, whether drawn for all replicas or for each."""
+    for perturbation in (permute_columns, around_and_beyond):
+        methods = [
+            BEDL(GaussianLinear(2, 2), Normal(1), Unknown(perturbation=perturbation, share=0.5)) for _ in range(2)
+        ]
+        weight = torch.tensor([[1.0] * 8, [1.0] * 5 + [0.0] * 3])
+        x = torch.randn(2, 8, 2)
+        x[1, 5:] = 1e6  # padding
+        rows = Rows(x, torch.randn(2, 8, 1), weight, [8, 5])
+        batch = Preparation(methods, [0, 1])(rows, [8, 5])
+        assert batch.perturbed.shape == (2, 4, 2)
+        assert batch.perturbed.abs().max() < 1e4

@@ -6,15 +6,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bedl._lazy import later
+from bedl._lazy import later, no_collection
 
-with later("pandas", "scipy.stats"):  # half of scikit-learn's time, and hardly ever used
-    import sklearn.base  # noqa: F401  # from here on, everybody finds it
+with no_collection():
+    with later("pandas", "scipy.special", "scipy.stats"):  # half of scikit-learn's time, and hardly ever used
+        import sklearn.base  # noqa: F401  # from here on, everybody finds it
 
-from bedl.estimators.classifier import BEDLClassifier
-from bedl.estimators.regressor import BEDLRegressor
-from bedl.estimators.storage import ModelFileError
-from bedl.estimators.storage import load as _load
+    from bedl.estimators.classifier import BEDLClassifier
+    from bedl.estimators.regressor import BEDLRegressor
+    from bedl.estimators.storage import ModelFileError
+    from bedl.estimators.storage import load as _load
 
 __all__ = ["BEDLClassifier", "BEDLRegressor", "ModelFileError", "load"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -43,12 +44,14 @@ from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
 from bedl.predictive import Predictive
 from bedl.training.data import Points, stream_seed
+from bedl.training.threads import few_threads
 
 if TYPE_CHECKING:
     from bedl.data.features import FeatureEncoder
 
 __all__ = ["PARTS", "BEDLEstimator"]
 
+FEW = 64  # rows of a table, whose prediction is over before several threads have met
 MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
@@ -156,18 +159,29 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.n_seen_ = table.size
         points = self._points(table)
         points.n_train = table.size
-        if self._members()[0].learns == "by itself":
-            self.history_ = self._fit_by_itself(points)
-        elif self.method_.folds:
-            self.history_ = self._fit_in_folds(points, plan, seed, continuing)
-        else:
-            parts = list(self._parts(points, table, plan, seed))
-            self.history_ = train(self, self._members(), parts, plan, seed)
+        with few_threads(self._work(plan.batch_size)):
+            if self._members()[0].learns == "by itself":
+                self.history_ = self._fit_by_itself(points)
+            elif self.method_.folds:
+                self.history_ = self._fit_in_folds(points, plan, seed, continuing)
+            else:
+                parts = list(self._parts(points, table, plan, seed))
+                self.history_ = train(self, self._members(), parts, plan, seed)
         self.method_.to(getattr(torch, self.dtype_))
         self.calibration_ = None
         if self.verbose:
             print(self.chosen_)
         return self
+
+    def _work(self, rows: int) -> float:
+        """Multiplications of a pass of so many rows; unlimited where they do not follow from the parameters' number."""
+        if not self._is_table() or any(member.learns != "by steps" for member in self._members()):
+            return math.inf
+        return float(rows * sum(parameter.numel() for parameter in self.method_.parameters()))
+
+    def _is_table(self) -> bool:
+        """Whether a network of bedl's own takes rows of numbers."""
+        return self.net is None and len(self.input_shape_) == 1 and self.image_shape is None
 
     @property
     def chosen_(self) -> str:
@@ -350,7 +364,8 @@ class BEDLEstimator(Portable, BaseEstimator):
         dtype = getattr(torch, self.dtype_)
         if int(self.ensemble) > 1 and registry.get(name).sized is not None:
             raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
-        whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
+        with few_threads(0):  # some hundred numbers at a time
+            whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
         if len(whole) > 1 and whole.members[0].learns == "in its members":
             raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
         return whole if len(whole) > 1 else whole.members[0]
@@ -420,8 +435,9 @@ class BEDLEstimator(Portable, BaseEstimator):
         place = device_of(self.method_)
         if self.method_.training:
             self.method_.eval()  # once, not for every prediction
+        few = len(X) <= FEW and self._is_table()
         # to prepare weights pays off from the second chunk on
-        with frozen(self.method_) if X.size > CHUNK else nullcontext():
+        with frozen(self.method_) if X.size > CHUNK else nullcontext(), few_threads(0 if few else math.inf):
             parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
         return values_of(parts) if len(parts) > 1 else parts[0]
 

@@ -11,10 +11,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from bedl.native import _training as training
-from bedl.native._kernels import is_built
+from bedl.native._kernels import Small, is_built, normal_parts, small_network
 from bedl.native._operators import clocks, clocks_and_slopes, rectified, rectified_gradients
 
-__all__ = ["clocks", "clocks_and_slopes", "is_built", "rectified", "rectified_gradients", "suits", "training"]
+__all__ = [
+    "Small", "clocks", "clocks_and_slopes", "is_built", "normal_parts", "rectified", "rectified_gradients",
+    "small_network", "suits", "training",
+]  # fmt: skip
 
 
 def suits(*tensors: Tensor, many: int = 0) -> bool:

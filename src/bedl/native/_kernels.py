@@ -9,17 +9,23 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["aligned", "clocks", "clocks_and_slopes", "is_built", "rectified", "rectified_gradients"]
+__all__ = [
+    "Small", "aligned", "clocks", "clocks_and_slopes", "is_built", "normal_parts", "rectified", "rectified_gradients",
+    "small_network",
+]  # fmt: skip
 
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "bedl_rectified": [_COUNT, *[_POINTER] * 5, _NUMBER, _NUMBER],
     "bedl_rectified_gradients": [_COUNT, *[_POINTER] * 8, _NUMBER, _NUMBER],
     "bedl_clocks": [*[_COUNT] * 4, *[_POINTER] * 8],
+    "bedl_small_network": [_COUNT, _COUNT, *[_POINTER] * 6, _NUMBER, _NUMBER, *[_POINTER] * 2],
+    "bedl_normal_parts": [*[_COUNT] * 3, _NUMBER, *[_POINTER] * 3],
     # a training step, see `_training`
     "bedl_weights": [*[_COUNT] * 3, *[_POINTER] * 5],
     "bedl_weights_gradients": [*[_COUNT] * 3, *[_POINTER] * 7],
@@ -28,6 +34,7 @@ _SIGNATURES = {
     "bedl_columns": [*[_COUNT] * 6, *[_POINTER] * 6],
     "bedl_columns_gradients": [*[_COUNT] * 6, *[_POINTER] * 9],
     "bedl_normal_loss": [*[_COUNT] * 5, _NUMBER, _NUMBER, *[_POINTER] * 8],
+    "bedl_dirichlet_loss": [*[_COUNT] * 6, _NUMBER, *[_POINTER] * 10],
 }
 
 
@@ -98,6 +105,87 @@ def rectified_gradients(
     tensors += [torch.empty_like(tensors[0]), torch.empty_like(tensors[0])]
     _library.bedl_rectified_gradients(m.numel(), *(x.data_ptr() for x in tensors), _floats(tuple(fit)), unit, far)
     return tensors[-2], tensors[-1]
+
+
+class Small(NamedTuple):
+    """A layer of a small network.
+
+    Attributes:
+        mean: shape (outputs, inputs)
+        spread: variances, or their logarithms where `is_log`. shape: (outputs, inputs)
+        bias: shape (outputs,)
+        rectifies: whether ReLU follows.
+    """
+
+    mean: Tensor
+    spread: Tensor
+    is_log: bool
+    bias: Tensor | None
+    rectifies: bool
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those that there are."""
+        return [self.mean, self.spread] if self.bias is None else [self.mean, self.spread, self.bias]
+
+
+def small_network(
+    x: Tensor, scaling: tuple[Tensor, Tensor] | None, layers: Sequence[Small],
+    fit: Sequence[float], unit: float, far: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Means and variances of a network's outputs, for known inputs; all tensors without gaps.
+
+    Args:
+        x: shape (n, d)
+        scaling: what is taken from x, and what the rest is divided by. shapes: (d,)
+        layers: one or more.
+        fit, unit, far: as for `rectified`.
+
+    Returns:
+        shapes: (n, outputs), (n, outputs)
+    """
+    assert _library is not None
+    count, made = len(layers), (x.shape[0], layers[-1].mean.shape[0])
+    numbers = [x.shape[1]]
+    pointers: list[int | None] = []
+    for mean, spread, is_log, bias, rectifies in layers:
+        numbers += (mean.shape[0], is_log, rectifies)
+        pointers += (mean.data_ptr(), spread.data_ptr(), None if bias is None else bias.data_ptr())
+    shift, scale = (None, None) if scaling is None else (part.data_ptr() for part in scaling)
+    loc, variance = x.new_empty(made), x.new_empty(made)
+    _library.bedl_small_network(
+        made[0], count, _whole(len(numbers))(*numbers), _several(len(pointers))(*pointers), x.data_ptr(), shift, scale,
+        _floats(tuple(fit)), unit, far, loc.data_ptr(), variance.data_ptr(),
+    )  # fmt: skip
+    return loc, variance
+
+
+@functools.lru_cache
+def _whole(count: int) -> type[ctypes.Array]:
+    return ctypes.c_int64 * count
+
+
+@functools.lru_cache
+def _several(count: int) -> type[ctypes.Array]:
+    return ctypes.c_void_p * count
+
+
+def normal_parts(m: Tensor, v: Tensor, targets: int, learned: bool, log_beta: float) -> tuple[Tensor, ...]:
+    """What `bedl.heads.Normal` makes of outputs: mean, data, distributional, model.
+
+    Args:
+        m, v: without gaps. shape: (n, outputs)
+        targets: how many there are, D.
+        learned: whether the third output is the noise.
+        log_beta: of the head.
+
+    Returns:
+        shapes: 4 × (n, D)
+    """
+    assert _library is not None
+    made = m.new_empty(4, m.shape[0], targets)
+    _library.bedl_normal_parts(m.shape[0], targets, learned, log_beta, m.data_ptr(), v.data_ptr(), made.data_ptr())
+    return made.unbind()
 
 
 def clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]) -> tuple[Tensor, Tensor]:

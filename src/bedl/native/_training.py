@@ -7,6 +7,7 @@ are as far apart as those, and without gaps in themselves. All results are writt
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +17,12 @@ from torch import Tensor
 from bedl.native import _kernels
 
 __all__ = [
-    "adam", "columns", "columns_gradients", "normal_loss", "norms", "rectified", "rectified_gradients", "weights",
-    "weights_gradients",
+    "adam", "columns", "columns_gradients", "dirichlet_loss", "normal_loss", "norms", "rectified",
+    "rectified_gradients", "weights", "weights_gradients",
 ]  # fmt: skip
 
 MOST_SIZE = 8  # numbers that a column is embedded in
+MOST_NODES = 64  # of a race
 
 
 def _library() -> Any:
@@ -139,4 +141,33 @@ def normal_loss(
     given = (strengths, loc, variance, y, weight, loss, by_loc, by_variance)
     pointers = (None if x is None else x.data_ptr() for x in given)
     _library().bedl_normal_loss(rows, n, loc.shape[1] - n, targets, int(learned), log_beta, prior_precision, *pointers)
+    return loss
+
+
+def dirichlet_loss(
+    loc: Tensor, variance: Tensor, y: Tensor, weight: Tensor | None, strengths: Tensor, nodes: int,
+    mixture: Sequence[float], curves: Sequence[float], by_loc: Tensor, by_variance: Tensor,
+) -> Tensor:  # fmt: skip
+    """Losses of networks under the head `Dirichlet`, and the derivatives by their outputs.
+
+    Args:
+        loc, variance: outputs for points and, behind them, their copies. shape: (R, n + copies, C)
+        y: classes. shape: (R, n), int64
+        weight: of the points. shape: (R, n)
+        strengths: of Known, log(N / observations), of Unknown. shape: (R, 3)
+        nodes: of the race, at most `MOST_NODES`.
+        mixture: as for the kernel `clocks`.
+        curves: of the expected divergence, see `bedl.heads.race.divergence`.
+        by_loc, by_variance: results. shape: (R, n + copies, C)
+
+    Returns:
+        shape: (R,)
+    """
+    (rows, n), classes = y.shape, loc.shape[2]
+    loss = torch.empty(rows)
+    given = (strengths, loc, variance, y, weight, loss, by_loc, by_variance)
+    pointers = (None if x is None else x.data_ptr() for x in given)
+    laws = (_kernels._floats(tuple(mixture)), _kernels._floats(tuple(curves)))
+    sizes = (rows, n, loc.shape[1] - n, classes, nodes, len(mixture) // 3)
+    _library().bedl_dirichlet_loss(*sizes, math.lgamma(classes), *laws, *pointers)
     return loss

@@ -67,3 +67,14 @@ INLINE float log_of(float x) {
     p = p * f * square - 2.12194440e-4f * n - 0.5f * square;
     return p + f + 0.693359375f * n + (x - x); /* the last term is NaN for NaN */
 }
+
+/* log(e^a + e^b) */
+INLINE float log_sum(float a, float b) {
+    float high = larger(a, b), low = smaller(a, b);
+    return high + log_of(1 + exp_of(low - high));
+}
+INLINE float softplus(float x) { return log_sum(x, 0.0f); }
+INLINE float sigmoid(float x) {
+    float e = exp_of(-fabsf(x));
+    return (x < 0 ? e : 1.0f) / (1 + e);
+}

@@ -4,11 +4,10 @@
  * bedl.special.tail_moments, bedl.rules.rectified, bedl.heads.race.clocks. NaN stays NaN. Loops have no branches, so that
  * compilers turn them into vector instructions; see `hatch_build.py` for how this is built, `__init__.py` for its use.
  */
-#include "arithmetic.h"
+#include "clock.h"
 
 #define AT_A_TIME 4096      /* numbers that one thread takes at once */
 #define WORTH_THREADS 32768 /* numbers from which on several threads are faster */
-#define MOST_COMPONENTS 8
 
 /* Tail moments of N(0, 1) beyond x >= 0; `fit` are the coefficients of bedl.special's fit of q2. */
 #define FIT 13
@@ -82,33 +81,6 @@ void bedl_rectified_gradients(int64_t n, const float *m, const float *v, const f
                                        coefficients, unit, far);
     }
 }
-
-/* erf in the form of Eigen and XLA, x P(x^2) / Q(x^2) on [-4, 4]. Error 3e-7. */
-INLINE float erf_of(float x) {
-    x = larger(smaller(x, 4.0f), -4.0f);
-    float s = x * x;
-    float p = -2.72614225801306e-10f;
-    p = p * s + 2.77068142495902e-08f;
-    p = p * s - 2.10102402082508e-06f;
-    p = p * s - 5.69250639462346e-05f;
-    p = p * s - 7.34990630326855e-04f;
-    p = p * s - 2.95459980854025e-03f;
-    p = p * s - 1.60960333262415e-02f;
-    float q = -1.45660718464996e-05f;
-    q = q * s - 2.13374055278905e-04f;
-    q = q * s - 1.68282697438203e-03f;
-    q = q * s - 7.37332916720468e-03f;
-    q = q * s - 1.42647390514189e-02f;
-    return x * p / q;
-}
-
-/* A clock at some times: the logarithms of its survival and density, and the derivatives of the latter if `slopes`.
- * `mixture` holds probability, mean and variance of each component, the widest first. The number of components is
- * known to the compiler in each use, which unrolls the sum over them. */
-typedef struct {
-    const float *mixture, *nodes;
-    float *log_survival, *log_density, *by_m, *by_v;
-} Clock;
 
 /* Standard deviations (times sqrt 2) of the widest component, as in bedl.heads.race.clocks. */
 #define FARTHEST 30.0f

@@ -19,16 +19,6 @@ typedef struct {
     float pac, pac_rest, known, known_rest, unknown; /* strengths; what is added to PAC's mean and Known's logarithm */
 } Normal;
 
-/* log(e^a + e^b) */
-INLINE float log_sum(float a, float b) {
-    float high = larger(a, b), low = smaller(a, b);
-    return high + log_of(1 + exp_of(low - high));
-}
-INLINE float softplus(float x) { return log_sum(x, 0.0f); }
-INLINE float sigmoid(float x) {
-    float e = exp_of(-fabsf(x));
-    return (x < 0 ? e : 1.0f) / (1 + e);
-}
 INLINE float soft_exp(float x) { return exp_of(smaller(x, KNEE)) * (1 + larger(x - KNEE, 0.0f)); }
 
 /* What the outputs of `count` rows say of one target, as arrays. */
@@ -215,12 +205,31 @@ void bedl_normal_loss(int64_t rows, int64_t n, int64_t copies, int64_t targets, 
     for (int64_t r = 0; r < rows; r++) {
         const float *at = strengths + 5 * r;
         Normal h = {n, copies, targets, learned != 0, log_beta, prior, at[0], at[1], at[2], at[3], at[4]};
-        double total = 0;
+        double total = 0, behind = 0;
         for (int64_t i = 0; weight && i < n; i++) total += weight[r * n + i];
+        for (int64_t i = 0; weight && i < copies; i++) behind += weight[r * n + i];
         for (int64_t i = 0; i < n; i++) share[i] = weight ? weight[r * n + i] / total : 1.0 / n;
-        for (int64_t i = 0; i < copies; i++) share[n + i] = weight ? share[i] : 1.0 / copies;
+        for (int64_t i = 0; i < copies; i++) share[n + i] = weight ? weight[r * n + i] / behind : 1.0 / copies;
         loss[r] = loss_of(&h, m + r * all * outputs, v + r * all * outputs, y + r * n * targets, share,
                           by_m + r * all * outputs, by_v + r * all * outputs, room);
     }
     free(room);
+}
+
+/* The prediction: mean, noise, variance for lack of evidence and of the mean, one behind the other, each (n, targets). */
+FOR_EACH_PROCESSOR
+void bedl_normal_parts(int64_t n, int64_t targets, int64_t learned, float log_beta, const float *restrict m,
+                       const float *restrict v, float *restrict parts) {
+    int64_t outputs = (2 + learned) * targets, size = n * targets;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t t = 0; t < targets; t++) {
+            const float *mi = m + i * outputs + t, *vi = v + i * outputs + t;
+            float *to = parts + i * targets + t, evidence = mi[targets] + 0.5f * vi[targets], noise = -log_beta;
+            if (learned) {
+                noise = mi[2 * targets] + 0.5f * vi[2 * targets];
+                noise = log_sum(MOST_NOISE - softplus(MOST_NOISE - noise), -log_beta);
+                evidence = MOST_EVIDENCE - softplus(MOST_EVIDENCE - evidence);
+            }
+            to[0] = mi[0], to[size] = exp_of(smaller(noise, 87.0f)), to[2 * size] = soft_exp(evidence), to[3 * size] = vi[0];
+        }
 }

@@ -23,7 +23,8 @@ class Batch(NamedTuple):
         n_train: how many points the training set has; a tensor where several sets are trained on at once. shape: ()
         weight: how much each point counts in means, 1 each if left out; of dense outputs, also each place.
             shape: (n,) or (n, *places)
-        perturbed: off-manifold copies of `x`, where an objective asked for them in `prepare`. shape: (n, *input)
+        perturbed: off-manifold copies of `x`, or of its first points, where an objective asked for them in `prepare`.
+            shape: (copies, *input)
         epoch: how often each point had been seen before this batch, where the method is `paced`; None: often. shape: ()
 
     Example:
@@ -56,3 +57,7 @@ class Batch(NamedTuple):
         # a point of weight 0 is padding: its value may be anything, infinite too
         # and of nothing else but padding the mean is 0
         return values.where(weight > 0, 0.0).mul(weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
+
+    def mean_of_copies(self, values: Tensor) -> Tensor:
+        """Mean over copies, each of which counts as its point. values: shape (copies, *places); result: shape ()"""
+        return self._replace(weight=None if self.weight is None else self.weight[: len(values)]).mean(values)

@@ -82,10 +82,12 @@ class Unknown(Objective):
     Args:
         strength: a factor on the root.
         perturbation: how copies are made, ``(x, generator) -> x``; by default a choice that fits the input's shape.
+        share: of the points that copies are made of; with fewer the same is said with more noise, and sooner.
     """
 
     strength: float = 0.2
     perturbation: Perturbation | None = None
+    share: float = 1.0
 
     additive: ClassVar[bool] = False
     reads_outputs_only: ClassVar[bool] = True
@@ -93,6 +95,8 @@ class Unknown(Objective):
     def __post_init__(self) -> None:
         if not isinstance(self.strength, Tensor) and not self.strength >= 0:
             raise ValueError(f"Unknown: strength must be at least 0, not {self.strength}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"Unknown: share must lie above 0, and be at most 1, not {self.share}")
 
     @property
     def asks_copies(self) -> bool:
@@ -103,10 +107,10 @@ class Unknown(Objective):
         return takes_many(self.perturbation)
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
-        return with_copies(batch, self.perturbation, generator)
+        return with_copies(batch, self.perturbation, generator, self.share)
 
     def statistic(self, forward: ForwardPass) -> Tensor:
-        return forward.batch.mean(forward.head.divergence_of_spread(forward.outputs_perturbed))
+        return forward.batch.mean_of_copies(forward.head.divergence_of_spread(forward.outputs_perturbed))
 
     def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
         return self.strength * (statistic.clamp_min(0.0) + 1e-3).sqrt()

@@ -87,7 +87,7 @@ class PAC(Objective):
         """KL/N: the mean of the points' divergences. shape: ()"""
         if self.on == "data":
             return forward.batch.mean(forward.kl(self.evidence))
-        return forward.batch.mean(forward.head.kl(forward.outputs_perturbed))
+        return forward.batch.mean_of_copies(forward.head.kl(forward.outputs_perturbed))
 
     def statistic(self, forward: ForwardPass) -> Tensor:
         # logB/N is the same for every point; as part of the mean it keeps its gradient where it has one (learned beta).

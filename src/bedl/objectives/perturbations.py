@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from bedl.errors import BEDLError
 from bedl.moments import Moments
-from bedl.nn.calling import has_parts
+from bedl.nn.calling import has_parts, map_parts
 from bedl.objectives.batch import Batch
 from bedl.objectives.drawing import channel_range, draw_integer, draw_uniform
 from bedl.objectives.image_copies import cut_and_joined, erased, moved, noisy, turned, warped
@@ -248,8 +248,11 @@ def takes_many(perturbation: Perturbation | None) -> bool:
     return bool(getattr(perturbation, "many_tables", False))
 
 
-def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Generator | None = None) -> Batch:
-    """The batch with perturbed copies of its inputs, unless it has some; a noisy input's copy is as noisy."""
+def with_copies(
+    batch: Batch, perturbation: Perturbation | None, generator: Generator | None = None, share: float = 1.0
+) -> Batch:
+    """The batch with perturbed copies of its inputs, or of a share of them, unless it has some; a noisy input's copy is
+    as noisy."""
     if batch.perturbed is not None:
         return batch
     if perturbation is None and has_parts(batch.x):
@@ -262,7 +265,12 @@ def with_copies(batch: Batch, perturbation: Perturbation | None, generator: Gene
             f"there is no default perturbation for inputs of type {batch.x.dtype}, such as tokens: give one, "
             "PAC(on='perturbed', perturbation=lambda x, generator: …), or stay with the data (on='data')"
         )
-    return batch._replace(perturbed=varied(batch.x, perturbation or perturbation_for(batch.x), generator))
+    x, kind = batch.x, perturbation or perturbation_for(batch.x)
+    if share < 1 and takes_many(kind):
+        x = x[..., : math.ceil(share * x.shape[-2]), :]
+    elif share < 1:
+        x = map_parts(lambda part: part[: math.ceil(share * len(part))], x)
+    return batch._replace(perturbed=varied(x, kind, generator))
 
 
 def varied(x: Tensor | Moments, perturbation: Perturbation, generator: Generator | None = None) -> Tensor | Moments:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bedl.moments import Moments
 
-__all__ = ["LayerWeight", "rounded", "variance_products"]
+__all__ = ["LayerWeight", "are_rounded", "rounded", "variance_products"]
 
 
 class LayerWeight(Moments):
@@ -65,6 +65,11 @@ def variance_products(dtype: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         _Precision.dtype = before
+
+
+def are_rounded() -> bool:
+    """Whether operands of products that make variances are rounded."""
+    return _Precision.dtype is not None
 
 
 def rounded(op: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:

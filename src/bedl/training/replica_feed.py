@@ -95,8 +95,16 @@ class Preparation:
             padding = rows.x[r, count:]
             inputs.append(torch.cat([prepared.x, padding]))
             if prepared.perturbed is not None:
-                copies.append(torch.cat([prepared.perturbed, padding]))
-        return batch._replace(x=torch.stack(inputs), perturbed=torch.stack(copies) if copies else None)
+                copies.append(prepared.perturbed)
+        return batch._replace(x=torch.stack(inputs), perturbed=_evened(copies) if copies else None)
+
+
+def _evened(copies: Sequence[Any]) -> Any:
+    """As many copies for each replica: one that has fewer points has some twice. shapes: (k, *input) -> (R, k, *input)
+
+    Each copy counts as the point in its place, so that copies of padding do not count."""
+    most = max(map(len, copies))
+    return torch.stack([own[torch.arange(most, device=own.device) % len(own)] for own in copies])
 
 
 def _first(replica: int, count: int, part: Any) -> Any:

@@ -8,6 +8,7 @@ Adam updates all rows. Each replica ends up where `fit` with its seed would have
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from bedl.training.replica_data import ReplicaBatches
 from bedl.training.replica_run import ReplicaRun, ReplicaSettings
 from bedl.training.schedule import WARMUP, Schedule
 from bedl.training.stacked import Stacked
+from bedl.training.threads import few_threads
 
 __all__ = ["ReplicasResult", "fit_replicas"]
 
@@ -123,7 +125,8 @@ def fit_replicas(
     warn_of_targets(methods[0], as_points(data[0] if isinstance(data, list) else data))
     stacked = Stacked(methods, device, compile)
     batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device, methods[0])
-    with _own_randomness(stacked.device, seeds):
+    rows = batch_size if stacked.batched is not None else math.inf  # a row of a table meets each parameter once
+    with _own_randomness(stacked.device, seeds), few_threads(stacked.parameters.numel() * rows):
         run = ReplicaRun(stacked, batches, validation, settings)
         run.adam.betas, run.adam.eps = betas, eps
         run()

@@ -8,6 +8,7 @@ entropy that is left once lambda is known.
 from __future__ import annotations
 
 from bedl.heads.race.divergence import (
+    CURVES,
     EVIDENCE_FLOOR,
     LOG_FLOOR,
     dirichlet_entropy,
@@ -15,12 +16,15 @@ from bedl.heads.race.divergence import (
     expected_dirichlet_kl,
 )
 from bedl.heads.race.evidence import expected_data_entropy
+from bedl.heads.race.mixtures import LOG_EXPONENTIAL
 from bedl.heads.race.probabilities import log_mean_softmax
 from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
 from bedl.heads.race.spread import softmax_spread
 
 __all__ = [
+    "CURVES",
     "EVIDENCE_FLOOR",
+    "LOG_EXPONENTIAL",
     "LOG_FLOOR",
     "dirichlet_entropy",
     "dirichlet_kl",

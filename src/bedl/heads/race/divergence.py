@@ -40,6 +40,7 @@ from bedl.heads.race.mixtures import LOGISTIC
 from bedl.heads.race.probabilities import race, race_nodes
 
 __all__ = [
+    "CURVES",
     "EVIDENCE_FLOOR",
     "average_over_nodes",
     "dirichlet_entropy",
@@ -67,6 +68,9 @@ CURVE = (
 )
 # B(t) = log(1 + t/6)/2 + a polynomial in t / (t + 6); error 3e-5
 BINET = (-0.0016848551, 0.30393551, -0.30055386, 2.3994382, -4.9768274, 3.9769942, -1.1357795)
+
+# all of them in a row, as the kernel in C reads them
+CURVES = (*(x for pair in LOGISTIC for x in pair), *(x for curve in CURVE for x in curve), OFFSET, *BINET)
 
 
 def gamma_terms(log_a: Tensor) -> tuple[Tensor, Tensor]:

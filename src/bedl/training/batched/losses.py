@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from bedl import native
-from bedl.heads import Dirichlet, Head, Normal
+from bedl.heads import Dirichlet, Head
 from bedl.methods import Batch
 from bedl.moments import Moments
-from bedl.objectives import PAC, ForwardPass, Known, MarginalLikelihood, Sum, Unknown, WeightPrior
+from bedl.objectives import ForwardPass, Sum, WeightPrior
+from bedl.training.batched.kernel_losses import kernel_loss
 from bedl.training.batched.layers import Pair
 
 __all__ = ["OutputLoss", "with_numbers"]
@@ -33,7 +32,7 @@ class OutputLoss:
         kept = [number for number, term in enumerate(objective) if type(term) is not WeightPrior]
         self.head, self.objective = head, Sum(*(objective.terms[number] for number in kept))
         self.numbers = {(kept.index(n), field): value for (n, field), value in numbers.items() if n in kept}
-        self.normal = NormalLoss.of(head, self.objective, self.numbers)
+        self.kernel = kernel_loss(head, self.objective, self.numbers)
 
     def __call__(self, outputs: Pair, batch: Batch) -> tuple[Tensor, Pair]:
         """Losses, shape (R,), and their derivatives by the outputs, shapes (R, n, n_outputs).
@@ -42,8 +41,8 @@ class OutputLoss:
             outputs: for the points and, behind them, their copies. shapes: (R, n, n_outputs)
             batch: as Batch, R in front.
         """
-        if self.normal is not None and self.normal.suits(outputs, batch):
-            return self.normal(outputs, batch)
+        if self.kernel is not None and self.kernel.suits(outputs, batch):
+            return self.kernel(outputs, batch)
         with torch.enable_grad():
             given = [part.detach().requires_grad_() for part in outputs if part is not None]
             losses = self._by_torch(Moments(*given), batch)
@@ -84,68 +83,9 @@ class _SideBySide(Batch):
             return values.mean(1)
         return values.where(self.weight > 0, 0.0).mul(self.weight).sum(1) / self.weight.sum(1)
 
-
-class NormalLoss:
-    """The same in C, for the head `Normal` and the terms that tables are trained with.
-
-    Args:
-        head: it.
-        terms: by what they are; `MarginalLikelihood` is one of them.
-        strengths: those that differ between replicas, by the kind of term. shapes: (R,)
-    """
-
-    def __init__(self, head: Normal, terms: dict[type, Any], strengths: dict[type, Tensor]):
-        self.head, self.terms, self.strengths = head, terms, strengths
-        self.log_beta = float(head.log_beta)
-        self.n_train = torch.empty(0)
-        self.numbers = torch.empty(0)
-
-    @classmethod
-    def of(cls, head: Head, objective: Sum, numbers: dict[tuple[int, str], Tensor]) -> NormalLoss | None:
-        """None where there is a term, or a number, that the kernel does not know."""
-        terms: dict[type, Any] = {type(term): term for term in objective}
-        known = {MarginalLikelihood, PAC, Known, Unknown}
-        if type(head) is not Normal or len(terms) < len(objective.terms) or not terms.keys() <= known:
-            return None
-        pac = terms.get(PAC, PAC())
-        if MarginalLikelihood not in terms or (pac.on, pac.evidence, pac.kl_scale) != ("data", "all", "sum"):
-            return None
-        if any(field != "strength" for _, field in numbers):
-            return None
-        return cls(head, terms, {type(objective.terms[n]): value for (n, _), value in numbers.items()})
-
-    def suits(self, outputs: Pair, batch: Batch) -> bool:
-        assert outputs.variance is not None
-        copies = outputs.loc.shape[1] - batch.y.shape[1]
-        fits = copies == 0 or (Unknown in self.terms and (batch.weight is None or copies == batch.y.shape[1]))
-        return fits and batch.y.dtype is torch.float32 and native.suits(outputs.loc, outputs.variance)
-
-    def __call__(self, outputs: Pair, batch: Batch) -> tuple[Tensor, Pair]:
-        loc, variance = outputs
-        assert variance is not None
-        assert isinstance(batch.n_train, Tensor)
-        if not torch.equal(self.n_train, batch.n_train):
-            self.n_train, self.numbers = batch.n_train, self._numbers(batch.n_train)
-        y = self.head.check_targets(batch.y, loc.shape[:1] + batch.y.shape[1:2]).contiguous()
-        weight = None if batch.weight is None else batch.weight.float().contiguous()
-        by = torch.empty_like(loc), torch.empty_like(loc)
-        learned = self.head.noise == "learned"
-        loss = native.training.normal_loss(
-            loc, variance, y, weight, self.numbers, learned, self.log_beta, self.head.prior_precision, *by
-        )
-        return loss, Pair(*by)
-
-    def _numbers(self, n_train: Tensor) -> Tensor:
-        """What the kernel wants to know of each replica, see there. shape: (R, 5)"""
-        pac, known, unknown = (self.terms.get(kind) for kind in (PAC, Known, Unknown))
-        nothing = torch.zeros_like(n_train)
-        strengths = [
-            self.strengths.get(type(term), nothing + (0.0 if term is None else term.strength))
-            for term in (pac, known, unknown)
-        ]
-        rest = nothing if pac is None else self.head.complexity - math.log(pac.delta) / n_train
-        excess = nothing if known is None else (n_train / known.observations).log()
-        return torch.stack([strengths[0], rest, strengths[1], excess, strengths[2]], 1).float().contiguous()
+    def mean_of_copies(self, values: Tensor) -> Tensor:
+        """values: shape (R, copies); result: shape (R,)"""
+        return self._replace(weight=None if self.weight is None else self.weight[:, : values.shape[1]]).mean(values)
 
 
 def with_numbers(objective: Any, numbers: dict[tuple[int, str], Tensor]) -> Any:
