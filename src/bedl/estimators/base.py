@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "BEDLEstimator"]
 
 MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
+_EITHER = {"unseen": ("error", "ignore"), "precision": ("auto", "double"), "schedule": ("cosine", "constant")}
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -80,6 +81,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
+        schedule: str = "cosine",
         validation_fraction: float = 0.1,
         early_stopping: bool | str = "auto",
         patience: int | str = "auto",
@@ -105,6 +107,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.schedule = schedule
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
         self.patience = patience
@@ -240,7 +243,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         rate = self.learning_rate
         if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
             raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
-        for name, known in (("unseen", ("error", "ignore")), ("precision", ("auto", "double"))):
+        for name, known in _EITHER.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is either {known[0]!r} or {known[1]!r}, not {getattr(self, name)!r}")
         registry.get(self.method)

@@ -14,11 +14,13 @@ from bedl.estimators.recipe import Recipe
 from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
 from bedl.training.data import Points, stream_seed
 from bedl.training.history import History
+from bedl.training.schedule import Schedule
 from bedl.training.stacked import is_known
 
 __all__ = ["partial_train", "train"]
 
 TrainAndHeldOut = tuple[Points, Points | None]
+_SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "constant": Constant()}
 _TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
 _ALONE = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
 _HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by batch
@@ -54,7 +56,7 @@ def train(
             epochs=plan.epochs,
             batch_size=plan.batch_size,
             optimizer=adam(plan.lr),
-            schedule=Cosine(),
+            schedule=_SCHEDULES[estimator.schedule],
             validation=out,  # type: ignore[arg-type]
             early_stopping=None if out is None else EarlyStopping(plan.patience),
             checkpoint=_place(estimator, f"member-{number}" if len(members) > 1 else ""),
@@ -95,7 +97,7 @@ def _as_one(
         epochs=plan.epochs,
         batch_size=plan.batch_size,
         lr=plan.lr,
-        schedule=Cosine(),
+        schedule=_SCHEDULES[estimator.schedule],
         validation=held if stopping else None,
         early_stopping=EarlyStopping(plan.patience) if stopping else None,
         seeds=seeds,
