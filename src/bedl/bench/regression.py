@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from bedl.bench.presets import setup
 from bedl.bench.scores import regression_scores
 from bedl.bench.table import Column
 
-__all__ = ["COLUMNS", "PAPER", "Parts", "fit_and_score"]
+__all__ = ["COLUMNS", "PAPER", "Parts", "alike", "fit_and_score"]
 
 COLUMNS = (
     Column("log_likelihood", "log-likelihood", "higher"),
@@ -31,17 +32,42 @@ class Parts(NamedTuple):
     y_test: np.ndarray
 
 
-def fit_and_score(cell: Cell, parts: Parts) -> Outcome:
-    """Fit the cell's method under its preset, and score the rows that it has not seen, once."""
-    from bedl.estimators import BEDLRegressor
+def fit_and_score(cells: Sequence[Cell], parts: Sequence[Parts]) -> list[Outcome]:
+    """Fit the cells' method under its preset, all as one vectorised run, and score the rows not seen, once.
 
-    plan = setup(cell.preset, cell.method, cell.dataset, len(parts.y))
-    model = BEDLRegressor(**plan.estimator, device="cpu", random_state=seed_of(cell)).fit(parts.x, parts.y)
-    settings = {
-        **plan.estimator, "chosen": model.chosen_, "rows": len(parts.y), "test_rows": len(parts.y_test),
-        "deviations": plan.deviations,
-    }  # fmt: skip
-    return Outcome(regression_scores(model, parts.x_test, parts.y_test), settings)
+    Args:
+        cells: which differ in split and seed alone.
+        parts: the rows of each.
+    """
+    from bedl.estimators import BEDLRegressor
+    from bedl.estimators.together import fit_together
+
+    plans = [setup(cell.preset, cell.method, cell.dataset, len(own.y)) for cell, own in zip(cells, parts, strict=True)]
+    models = [
+        BEDLRegressor(**plan.estimator, device="cpu", random_state=seed_of(cell))
+        for cell, plan in zip(cells, plans, strict=True)
+    ]
+    fit_together(models, [(own.x, own.y) for own in parts])
+    return [
+        Outcome(
+            regression_scores(model, own.x_test, own.y_test),
+            {
+                **plan.estimator, "chosen": model.chosen_, "rows": len(own.y), "test_rows": len(own.y_test),
+                "fitted_together": len(cells), "deviations": plan.deviations,
+            },
+        )
+        for model, plan, own in zip(models, plans, parts, strict=True)
+    ]  # fmt: skip
+
+
+def alike(cells: Sequence[Cell], most: Callable[[Cell], int]) -> Iterator[list[Cell]]:
+    """Cells that differ in split and seed alone, in groups of at most so many."""
+    kinds: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        kinds.setdefault((cell.dataset, cell.method, cell.preset), []).append(cell)
+    for group in kinds.values():
+        size = most(group[0])
+        yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
 def seed_of(cell: Cell) -> int:

@@ -164,7 +164,9 @@ def _by_dataset(table: Table, found: Figures, datasets: Sequence[str], column: C
 
 
 def _by_metric(table: Table, found: Figures, dataset: str) -> Sheet:
-    shown_metrics = [column.metric for column in table.columns]
+    known = {name for key, own in found.items() if key[0] == dataset for name in own}
+    columns = tuple(column for column in table.columns if column.metric in known)
+    shown_metrics = [column.metric for column in columns]
     lines = []
     for method, preset in _order(table, found):
         if (dataset, method, preset) in found:
@@ -178,8 +180,8 @@ def _by_metric(table: Table, found: Figures, dataset: str) -> Sheet:
         Published(label, "", {name: values[name] for name in shown_metrics if name in values}, method, note)
         for (label, method, note), values in by_label.items()
     ]
-    head = tuple(column.label for column in table.columns)
-    return Sheet(dataset, head, table.columns, _beside(lines, published, shown_metrics))
+    head = tuple(column.label for column in columns)
+    return Sheet(dataset, head, columns, _beside(lines, published, shown_metrics))
 
 
 def _order(table: Table, found: Figures) -> list[tuple[str, Preset]]:

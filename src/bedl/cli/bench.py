@@ -164,20 +164,24 @@ def _print(table: Table, made: Sequence[Sheet]) -> None:
 
     from bedl.bench import PRESETS, shown
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     if not made:
         say("There are no rows yet.")
+    fit = max(1, (console.width - 34) // 18)  # columns beside each other
     for sheet in made:
-        grid = Grid(title=f"{table.title}: {sheet.title}", title_justify="left", box=None, pad_edge=False)
-        grid.add_column("method", no_wrap=True)
-        grid.add_column("", no_wrap=True, style="dim")
-        for name in sheet.head:
-            grid.add_column(name, justify="right", no_wrap=True)
-        for line in sheet.lines:
-            texts = (shown(entry, column) for entry, column in zip(line.entries, sheet.columns, strict=True))
-            grid.add_row(line.label, line.source, *texts, style=None if line.source in PRESETS else "dim")
-        console.print(grid, crop=False)
-        console.print()
+        for start in range(0, len(sheet.head), fit):
+            part = slice(start, start + fit)
+            grid = Grid(title=f"{table.title}: {sheet.title}", title_justify="left", box=None, pad_edge=False)
+            grid.add_column("method", no_wrap=True)
+            grid.add_column("", no_wrap=True, style="dim")
+            for name in sheet.head[part]:
+                grid.add_column(name, justify="right")
+            for line in sheet.lines:
+                pairs = zip(line.entries[part], sheet.columns[part], strict=True)
+                texts = (shown(entry, column).replace(" ", "\u00a0") for entry, column in pairs)
+                grid.add_row(line.label, line.source, *texts, style=None if line.source in PRESETS else "dim")
+            console.print(grid)
+            console.print()
 
 
 def _as_json(sheet: Sheet) -> dict[str, Any]:

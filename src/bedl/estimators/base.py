@@ -37,7 +37,7 @@ from bedl.estimators.inputs import (
 from bedl.estimators.portable import Portable, device_of
 from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.scaling import standardize
-from bedl.estimators.train import partial_train, train
+from bedl.estimators.train import partial_train, seeds_of, train
 from bedl.heads import Head
 from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
@@ -165,12 +165,15 @@ class BEDLEstimator(Portable, BaseEstimator):
             self.history_ = self._fit_in_folds(points, plan, seed, continuing)
         else:
             parts = list(self._parts(points, table, plan, seed))
-            self.history_ = train(self, self._members(), parts, plan, seed)
-        self.method_.to(getattr(torch, self.dtype_))
-        self.calibration_ = None
+            self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
+        self._conclude()
         if self.verbose:
             print(self.chosen_)
         return self
+
+    def _conclude(self) -> None:
+        self.method_.to(getattr(torch, self.dtype_))
+        self.calibration_ = None
 
     @property
     def chosen_(self) -> str:
@@ -197,7 +200,7 @@ class BEDLEstimator(Portable, BaseEstimator):
             part = points.subset(np.flatnonzero(fold != number % held))
             part.n_train = points.n_train * part.n / points.n
             parts.append((part, None))
-        rows = train(self, members, parts, plan, seed)
+        rows = train(self, members, parts, plan, seeds_of(seed, len(members)))
         place = device_of(self.method_)
         some = np.concatenate([np.flatnonzero(fold < held)[:MOST_HELD], np.flatnonzero(fold >= held)[:MOST_HELD]])
         x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))

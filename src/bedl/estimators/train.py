@@ -17,7 +17,7 @@ from bedl.training.history import History
 from bedl.training.schedule import Schedule
 from bedl.training.stacked import is_known
 
-__all__ = ["partial_train", "train"]
+__all__ = ["partial_train", "seeds_of", "train"]
 
 TrainAndHeldOut = tuple[Points, Points | None]
 _SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "constant": Constant()}
@@ -27,7 +27,7 @@ _HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by 
 
 
 def train(
-    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seed: int
+    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seeds: Sequence[int]
 ) -> list[dict]:
     """Train all members, in place.
 
@@ -36,12 +36,11 @@ def train(
         members: the methods.
         parts: for each, points to train on and points held out.
         plan: the numbers of the run.
-        seed: of all random choices.
+        seeds: of all random choices, for each member.
 
     Returns:
         a row per member and epoch: member, epoch, loss, val_nll
     """
-    seeds = [stream_seed(seed, number) for number in range(len(members))]
     if _together(estimator, members, parts[0][0]):
         try:
             return _as_one(estimator, members, parts, plan, seeds)
@@ -69,6 +68,11 @@ def train(
         )
         rows += [{"member": number, **_row(row)} for row in result.rows]
     return rows
+
+
+def seeds_of(seed: int, count: int) -> list[int]:
+    """A seed for each of so many members."""
+    return [stream_seed(seed, number) for number in range(count)]
 
 
 def _together(estimator: Any, members: Sequence[Any], points: Points) -> bool:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import numpy as np
 
 from bedl.bench.cells import Cell, Choice, Outcome
 from bedl.bench.published import uci_log_likelihoods
-from bedl.bench.regression import COLUMNS, PAPER, Parts, fit_and_score
+from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, fit_and_score
 from bedl.bench.table import Published, Root, Table
 
-__all__ = ["FOLDERS", "TABLE", "check_folders"]
+__all__ = ["FOLDERS", "TABLE", "check_folders", "most_together"]
 
 FOLDERS = {
     "boston": "bostonHousing", "energy": "energy", "concrete": "concrete", "wine": "wine-quality-red",
     "wine-distinct": "wine-quality-red", "kin8nm": "kin8nm", "power": "power-plant", "naval": "naval-propulsion-plant",
     "protein": "protein-tertiary-structure",
 }  # fmt: skip
+LARGE = ("kin8nm", "power", "naval", "protein")
 
 
 class UCI(Table):
@@ -42,10 +43,23 @@ class UCI(Table):
         check_folders([name for name in self.datasets if choice.datasets is None or name in choice.datasets], root)
 
     def work(self, cell: Cell, root: Root = None) -> Outcome:
-        return fit_and_score(cell, _parts(cell, root))
+        return self.work_together([cell], root)[0]
+
+    def together(self, cells: Sequence[Cell]) -> Iterable[Sequence[Cell]]:
+        return alike(cells, lambda cell: most_together(cell.method, cell.dataset))
+
+    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[Outcome]:
+        return fit_and_score(cells, [_parts(cell, root) for cell in cells])
 
     def published(self) -> Sequence[Published]:
         return uci_log_likelihoods()
+
+
+def most_together(method: str, dataset: str) -> int:
+    """How many splits are one run: networks gain by it, and of small sets most."""
+    if method in ("auto", "stack", "pbp", "sparse-gp"):
+        return 1
+    return 20 if dataset not in LARGE else 5
 
 
 def check_folders(datasets: Sequence[str], root: Root) -> None:
