@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 
 class Cluster:
-    """Processes: a scheduler at `address`, and `workers`."""
+    """Processes: a scheduler at `address`, and `workers`, in which some modules are missing."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, missing: Sequence[str] = ()):
         self.folder, self.file = folder, folder / "scheduler.json"
+        self.code = f"import sys; sys.modules.update(dict.fromkeys({list(missing)})); "
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         self.env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         listening = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", self.file)
@@ -37,7 +38,7 @@ class Cluster:
 
     def _start(self, *words: object) -> subprocess.Popen:
         log = (self.folder / "log").open("ab")
-        command = [sys.executable, "-m", "dask", *map(str, words)]
+        command = [sys.executable, "-c", f"{self.code}from dask.__main__ import main; main()", *map(str, words)]
         return subprocess.Popen(command, env=self.env, stdout=log, stderr=log, cwd=self.folder)
 
     def stop(self) -> None:
@@ -47,10 +48,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+def cluster(folder: Path, workers: int = 2, missing: Sequence[str] = ()) -> Iterator[Cluster]:
     """A scheduler and so many workers, which end with the block."""
     folder.mkdir(exist_ok=True)
-    made = Cluster(folder)
+    made = Cluster(folder, missing)
     try:
         for _ in range(workers):
             made.add_worker()
@@ -59,7 +60,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         made.stop()
 
 
-def _until(condition, seconds: float = 60) -> None:
+def _until(condition: Callable[[], bool], seconds: float = 60) -> None:
     for _ in range(int(seconds / 0.05)):
         if condition():
             return

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bedl.bench import BenchError, Cell, Choice, Progress, row_file, run
+from bedl.parallel import ClusterError
 from bedl.rows import Row
 from tests.bench.toys import Deadly, Grouped, Toy, marks
 
@@ -117,7 +118,7 @@ def test_other_backends_of_joblib_serve(tmp_path: Path) -> None:
 def test_without_a_scheduler_at_an_address(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     table = Toy()
-    with pytest.raises(BenchError, match=r"there is no Dask scheduler at tcp://127\.0\.0\.1:1"):
+    with pytest.raises(ClusterError, match=r"there is no Dask scheduler at tcp://127\.0\.0\.1:1"):
         run(table, table.cells(), row_file(tmp_path / "toy.jsonl"), scheduler="tcp://127.0.0.1:1")
 
 
