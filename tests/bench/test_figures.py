@@ -100,6 +100,23 @@ def test_text_from_rows_is_harmless_on_the_page() -> None:
     assert "−2.45 ± 0.08" in page  # what the paper has
 
 
+def test_sweeps_and_parts_are_plots_on_the_page() -> None:
+    sizes, noises = [50, 100, 200], [0.0, 0.1, 0.2]
+    falling, rising = [0.1, 0.03, 0.01], [0.01, 0.1, 0.9]
+    sweep = {"rows": sizes, "noise": noises, "data_by_rows": [0.2, 0.2, 0.2], "data_by_noise": rising,
+             "epistemic_by_rows": falling, "epistemic_by_noise": falling}  # fmt: skip
+    along = {"x": [-1.0, 0.0, 1.0], "data": [0.1, 0.1, 0.2], "distributional": [0.0, 0.3, 0.0], "model": [0.0] * 3}
+    about = {"metrics": {"data_with_noise": 1.0}, "settings": {}, "seconds": 1.0, "failed": None, "split": 0, "seed": 0}
+    one = {**about, "table": "disentangle", "dataset": "sine", "method": "bedl", "preset": "paper", "curves": sweep}
+    two = {**about, "table": "decomposition", "dataset": "targets", "method": "auto", "preset": "best", "curves": along}
+    page = render({"disentangle": [one], "decomposition": [two]})
+    assert page.count("<svg") == 3
+    assert "epistemic at 200: 0.01" in page
+    assert "x 0: data 0.1, distributional 0.3, model 0" in page
+    sweep["data_by_rows"] = [0.2, None, 0.2]
+    assert render({"disentangle": [one]}).count("<svg") == 1  # the other sweep
+
+
 def test_every_table_has_what_the_page_and_the_command_line_need() -> None:
     for name in tables.names():
         table = tables.get(name)

@@ -10,36 +10,42 @@ from bedl.report import svg
 from bedl.report.layout import card, legend
 from bedl.report.text import count, data, number, table
 
-__all__ = ["parts_card", "sweep_card"]
+__all__ = ["parts_card", "sweep_cards"]
 
 Curves = Mapping[str, Sequence[float]]
 
 
-def sweep_card(title: str, curves: Sequence[Curves]) -> str:
+def sweep_cards(title: str, curves: Sequence[Curves]) -> list[str]:
     """Data and epistemic part against the rows learned from, and against the noise, on logarithmic axes.
 
     Args:
         title: plain text.
         curves: of each split: ``rows``, ``noise``, and ``<part>_by_rows``, ``<part>_by_noise``.
     """
-    plots, rows = [], []
-    for what, label in (("rows", "rows learned from"), ("noise", "strength of the noise")):
-        at = np.asarray(curves[0][what], dtype=float)
-        means = {part: np.mean([_numbers(one[f"{part}_by_{what}"]) for one in curves], 0) for part in _SHOWN}
-        plots.append(_log_lines(at, means, label, title))
-        rows += [
-            [f"{label} {number(x)}", *(number(float(means[part][i])) for part in _SHOWN)] for i, x in enumerate(at)
-        ]
+    return [_sweep_card(title, curves, *words) for words in _SWEPT]
+
+
+def _sweep_card(title: str, curves: Sequence[Curves], what: str, label: str, wanted: str) -> str:
+    """One of the two; nothing where some value is missing."""
+    at = np.asarray(curves[0][what], dtype=float)
+    means = {part: np.mean([_numbers(one[f"{part}_by_{what}"]) for one in curves], 0) for part in _SHOWN}
+    if not np.isfinite(list(means.values())).all():
+        return ""
+    rows = [[number(float(x)), *(number(float(means[part][i])) for part in _SHOWN)] for i, x in enumerate(at)]
+    draws = "One draw" if len(curves) == 1 else f"Means of {count(len(curves))} draws"
     return card(
-        data(title, 80),
-        f"Means of {count(len(curves))} draws of the data. Epistemic should fall in the first plot and stay in the "
-        "second; data should rise in the second alone.",
-        "".join(plots),
+        data(f"{title}, by {what}", 80),
+        f"{draws} of the data. {wanted}",
+        _log_lines(at, means, label, title),
         key=legend(("line a", "data"), ("line b", "epistemic")),
-        numbers=table("Means of the parts", ["", *_SHOWN], rows),
+        numbers=table("Means of the parts", [label, *_SHOWN], rows),
     )
 
 
+_SWEPT = (
+    ("rows", "rows learned from", "Epistemic should fall, data should stay."),
+    ("noise", "strength of the noise", "Data should rise, epistemic should stay."),
+)
 _SHOWN = ("data", "epistemic")
 
 
@@ -63,7 +69,7 @@ def _log_lines(at: np.ndarray, means: Mapping[str, np.ndarray], label: str, titl
 
 
 def parts_card(title: str, how: str, curves: Curves, x_label: str, y_label: str) -> str:
-    """The parts of the uncertainty along a line, on top of each other.
+    """The parts of the uncertainty along a line, on top of each other; nothing where some value is missing.
 
     Args:
         title, how: plain text.
@@ -72,6 +78,8 @@ def parts_card(title: str, how: str, curves: Curves, x_label: str, y_label: str)
     """
     x = np.asarray(curves["x"], dtype=float)
     parts = {name: _numbers(curves[name]) for name in ("data", "distributional", "model")}
+    if not np.isfinite(list(parts.values())).all():
+        return ""
     middles = (x[1:] + x[:-1]) / 2
     edges = np.concatenate([[2 * x[0] - middles[0]], middles, [2 * x[-1] - middles[-1]]])
     top = float(np.sum(list(parts.values()), axis=0).max())

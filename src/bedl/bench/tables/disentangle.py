@@ -71,13 +71,13 @@ class Disentangle(Table):
         return Outcome(metrics, settings, curves)
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
-        from bedl.bench.plots import sweep_card
+        from bedl.bench.plots import sweep_cards
 
         kinds = dict.fromkeys((row["dataset"], row["method"], row["preset"]) for row in rows)
         return [
-            sweep_card(f"{dataset}: {method} ({preset})", [row["curves"] for row in rows if _kind(row) == kind])
+            made
             for kind in kinds
-            for dataset, method, preset in [kind]
+            for made in sweep_cards("{}: {} ({})".format(*kind), [row["curves"] for row in rows if _kind(row) == kind])
         ]
 
 
