@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[2]
 class Cluster:
     """Processes: a scheduler at `address`, and `workers`, in which some modules are missing."""
 
-    def __init__(self, folder: Path, missing: Sequence[str] = ()):
+    def __init__(self, folder: Path, missing: Sequence[str] = (), forgiving: int = 3):
         self.folder, self.file = folder, folder / "scheduler.json"
         self.code = f"import sys; sys.modules.update(dict.fromkeys({list(missing)})); "
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         self.env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        self.env["DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"] = str(forgiving)
         listening = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", self.file)
         self.scheduler = self._start("scheduler", *listening)
         _until(self.file.exists)
@@ -48,10 +49,17 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, workers: int = 2, missing: Sequence[str] = ()) -> Iterator[Cluster]:
-    """A scheduler and so many workers, which end with the block."""
+def cluster(folder: Path, workers: int = 2, missing: Sequence[str] = (), forgiving: int = 3) -> Iterator[Cluster]:
+    """A scheduler and so many workers, which end with the block.
+
+    Args:
+        folder: for their files.
+        workers: how many.
+        missing: modules that they cannot import.
+        forgiving: how many workers a task may cost before it is given up.
+    """
     folder.mkdir(exist_ok=True)
-    made = Cluster(folder, missing)
+    made = Cluster(folder, missing, forgiving)
     try:
         for _ in range(workers):
             made.add_worker()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bedl.bench import Choice, row_file, run
+from bedl.parallel import WorkersKilledError, as_finished
 from tests.bench.clusters import cluster
 from tests.bench.test_running import keys, wanted
 from tests.bench.toys import Toy
@@ -39,3 +41,22 @@ def test_a_killed_worker_costs_no_cell(tmp_path: Path) -> None:
         assert victim.poll() == -signal.SIGKILL
     assert keys(path) == Counter(wanted(table))
     assert not any(row["failed"] for row in row_file(path).rows())
+
+
+@pytest.mark.slow  # it starts a scheduler and two workers
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_call_that_kills_its_workers_is_an_error_and_no_wait_for_ever(tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def wait() -> None:
+        with cluster(tmp_path / "dask", forgiving=0) as made:
+            try:
+                found.extend(as_finished([(os.abort, ()), (abs, (-1,))], scheduler=made.address))
+            except WorkersKilledError as error:
+                found.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert isinstance(found[-1], WorkersKilledError)
