@@ -22,9 +22,9 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
 from bedl import BEDL, BEDLClassifier, BEDLRegressor, GaussianLinear, Normal
+from bedl.bench.timing import cpu_of, cpu_of_each, threads
 from bedl.training import fit_replicas
 from benchmarks import graphs
-from benchmarks.timing import cpu_of, cpu_of_each, threads
 
 __all__ = ["measure"]
 

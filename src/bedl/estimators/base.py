@@ -38,7 +38,7 @@ from bedl.estimators.inputs import (
 from bedl.estimators.portable import Portable, device_of
 from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.scaling import standardize
-from bedl.estimators.train import partial_train, train
+from bedl.estimators.train import partial_train, seeds_of, train
 from bedl.heads import Head
 from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
@@ -53,6 +53,7 @@ __all__ = ["PARTS", "BEDLEstimator"]
 
 FEW = 64  # rows of a table, whose prediction is over before several threads have met
 MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
+_EITHER = {"unseen": ("error", "ignore"), "precision": ("auto", "double"), "schedule": ("cosine", "constant")}
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -83,6 +84,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
+        schedule: str = "cosine",
         validation_fraction: float = 0.1,
         early_stopping: bool | str = "auto",
         patience: int | str = "auto",
@@ -108,6 +110,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.schedule = schedule
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
         self.patience = patience
@@ -166,9 +169,8 @@ class BEDLEstimator(Portable, BaseEstimator):
                 self.history_ = self._fit_in_folds(points, plan, seed, continuing)
             else:
                 parts = list(self._parts(points, table, plan, seed))
-                self.history_ = train(self, self._members(), parts, plan, seed)
-        self.method_.to(getattr(torch, self.dtype_))
-        self.calibration_ = None
+                self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
+        self._conclude()
         if self.verbose:
             print(self.chosen_)
         return self
@@ -182,6 +184,10 @@ class BEDLEstimator(Portable, BaseEstimator):
     def _is_table(self) -> bool:
         """Whether a network of bedl's own takes rows of numbers."""
         return self.net is None and len(self.input_shape_) == 1 and self.image_shape is None
+
+    def _conclude(self) -> None:
+        self.method_.to(getattr(torch, self.dtype_))
+        self.calibration_ = None
 
     @property
     def chosen_(self) -> str:
@@ -208,7 +214,7 @@ class BEDLEstimator(Portable, BaseEstimator):
             part = points.subset(np.flatnonzero(fold != number % held))
             part.n_train = points.n_train * part.n / points.n
             parts.append((part, None))
-        rows = train(self, members, parts, plan, seed)
+        rows = train(self, members, parts, plan, seeds_of(seed, len(members)))
         place = device_of(self.method_)
         some = np.concatenate([np.flatnonzero(fold < held)[:MOST_HELD], np.flatnonzero(fold >= held)[:MOST_HELD]])
         x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
@@ -254,7 +260,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         rate = self.learning_rate
         if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
             raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
-        for name, known in (("unseen", ("error", "ignore")), ("precision", ("auto", "double"))):
+        for name, known in _EITHER.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is either {known[0]!r} or {known[1]!r}, not {getattr(self, name)!r}")
         registry.get(self.method)

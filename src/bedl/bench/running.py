@@ -1,0 +1,137 @@
+"""Cells → rows: through joblib, on this machine or a cluster; at any point it can be stopped, and gone on with."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
+
+from bedl.bench.cells import KEY, Cell
+from bedl.bench.table import BenchError, Root, Table
+from bedl.bench.working import attempt, source_version
+from bedl.parallel import Call, WorkersKilledError, as_finished
+from bedl.rows import Row, RowFile
+
+__all__ = ["Progress", "row_file", "run"]
+
+MOST_DEATHS = 3  # of workers, in a row, without a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        row: the row that was finished last.
+        done, total: cells of this run.
+        seconds_left: about how long the rest takes.
+    """
+
+    row: Row
+    done: int
+    total: int
+    seconds_left: float
+
+
+def row_file(path: str | os.PathLike[str]) -> RowFile:
+    """The rows of cells in a file; the last row of a cell counts."""
+    return RowFile(path, KEY)
+
+
+def run(
+    table: Table,
+    cells: Iterable[Cell],
+    rows: RowFile,
+    *,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    root: Root = None,
+    retry: bool = False,
+    watch: Callable[[Progress], object] = lambda progress: None,
+) -> int:
+    """Work through the cells that are not there yet, a row each as it is finished. A cell that fails is a row, too.
+
+    Workers compute; this process alone writes. So a worker that is killed costs its cell's time, and no row is written
+    twice: joblib's workers are started again, a Dask scheduler gives the cell to another one. Other backends of joblib
+    serve as well, chosen by `joblib.parallel_config` around this call.
+
+    Args:
+        table: whose cells they are.
+        cells: what is wanted.
+        rows: where rows go, see `row_file`. Other processes may write to it at the same time.
+        jobs: processes on this machine.
+        scheduler: address of a Dask scheduler, such as "tcp://10.0.0.1:8786", whose workers are used instead.
+        root: where data sets are, there where cells run; $BEDL_DATA by default.
+        retry: run cells again that failed before.
+        watch: is told of every row.
+
+    Returns:
+        how many rows were written
+    """
+    rows.refresh()
+    wanted = [cell for cell in cells if not rows.has(cell.fields, failed=not retry)]
+    finished: set[Cell] = set()
+    written, clock, deaths = 0, _Clock(rows.rows(), jobs), 0
+    while left := [cell for cell in wanted if cell not in finished]:
+        try:
+            for row in _results(table, left, rows, jobs, scheduler, root, retry):
+                finished.add(Cell(**{name: row[name] for name in KEY}))
+                if rows.add(row, again=retry):
+                    written, deaths = written + 1, 0
+                    rest = [cell for cell in wanted if cell not in finished]
+                    watch(Progress(row, len(finished), len(wanted), clock.left(row, rest)))
+            break  # what is left now was done by other processes
+        except WorkersKilledError as error:
+            deaths += 1
+            if deaths > MOST_DEATHS:
+                names = ", ".join(str(cell) for cell in wanted if cell not in finished)
+                raise BenchError(
+                    f"worker processes were killed {deaths} times without finishing any of {names[:200]}. Is there too "
+                    "little memory? Try fewer jobs (--jobs), or leave these out"
+                ) from error
+    return written
+
+
+def _results(
+    table: Table, cells: Sequence[Cell], rows: RowFile, jobs: int, scheduler: str | None, root: Root, retry: bool
+) -> Iterator[Row]:
+    """Rows as they are finished, in any order."""
+    commit = source_version()
+
+    def calls() -> Iterator[Call]:
+        for group in table.together(cells):
+            rows.refresh()  # another process may have done some by now
+            own = [cell for cell in group if retry or not rows.has(cell.fields)]
+            if own:
+                yield attempt, (table, own, root, commit)
+
+    for found in as_finished(calls(), jobs=jobs, scheduler=scheduler):
+        yield from found
+
+
+class _Clock:
+    """How long the rest takes, by cells of the same kind that are done: data sets differ by orders of magnitude."""
+
+    def __init__(self, rows: Sequence[Row], jobs: int):
+        self.jobs = max(jobs, 1)
+        self.seconds: dict[tuple[str, ...], list[float]] = {}
+        for row in rows:
+            self._note(row)
+
+    def _note(self, row: Row) -> None:
+        if not row.get("failed"):
+            for kind in _kinds(row["dataset"], row["method"], row["preset"]):
+                self.seconds.setdefault(kind, []).append(float(row["seconds"]))
+
+    def left(self, row: Row, cells: Sequence[Cell]) -> float:
+        self._note(row)
+        return sum(self._of(cell) for cell in cells) / self.jobs
+
+    def _of(self, cell: Cell) -> float:
+        kinds = _kinds(cell.dataset, cell.method, cell.preset)
+        return next((median(self.seconds[kind]) for kind in kinds if kind in self.seconds), 0.0)
+
+
+def _kinds(dataset: str, method: str, preset: str) -> list[tuple[str, ...]]:
+    return [(dataset, method, preset), (dataset, method), (dataset,), ()]
