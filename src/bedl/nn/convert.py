@@ -18,6 +18,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from bedl.errors import BEDLError
 from bedl.nn import layers
 from bedl.nn.derived import copied, make_weights_plain, type_of
+from bedl.nn.guests import meet_guests
 from bedl.nn.questions import answer_questions
 from bedl.nn.twins import GAUSSIAN_TWINS, twin_of
 
@@ -72,6 +73,7 @@ def bayesianize(
         raise TypeError(f"bayesianize takes an nn.Module, not {type(module).__name__}")
     if variances not in layers.VARIANCES:
         raise ValueError(f"variances are 'full' or 'output', not {variances!r}")
+    meet_guests()
     _refuse_idle(module, "include", include)
     _refuse_idle(module, "exclude", exclude)
     chosen = _selector(include, default=True)
