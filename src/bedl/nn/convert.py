@@ -131,7 +131,8 @@ def deterministic(module: nn.Module) -> nn.Module:
         layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
         for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "frozen_by", "drawn"):
             layer.__dict__.pop(attribute, None)
-        layer._buffers.pop("covariance_factor", None)
+        for name in layers.CORRECTION:
+            layer._buffers.pop(name, None)
         twin, plain = type(layer), cast(type, layer.plain_class())
         layer.__class__ = plain
         twin.make_plain(layer)

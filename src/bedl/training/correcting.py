@@ -41,7 +41,10 @@ def forget_correction(method: Method, choice: Correct) -> None:
 
 
 def correct_after(method: Method, points: Points, choice: Correct, steps: int, device: torch.device) -> None:
-    """Correct the variances of a trained network, in place, if that was asked for or is called for."""
+    """Correct the variances of a trained network, in place, if that was asked for or is called for.
+
+    Inputs that were not learned from are better: a network is surer of those that were, in ways that one pass misses.
+    """
     net: Any = getattr(method, "net", None)
     if not choice or not isinstance(net, nn.Module):
         return
