@@ -133,6 +133,15 @@ def test_a_smaller_index_leaves_the_rest_alone():
     torch.testing.assert_close(y.variance[0, 0], largest.variance)
 
 
+def test_refusals_say_what_to_write():
+    x = Moments(torch.zeros(3), 1.0)
+    with pytest.raises(UnsupportedOperationError, match=r"write x = x\.index_add\(…\), without the underscore"):
+        torch.zeros(4).index_add_(0, torch.tensor([0, 1, 1]), x)
+    for compare in (lambda: x > 0, lambda: x <= 0, lambda: torch.lt(x, 1.0), lambda: x.le(x)):
+        with pytest.raises(UnsupportedOperationError, match=r"whether it holds is random; F\.relu"):
+            compare()
+
+
 def test_added_in_place():
     x, y, index = normals(4, 2), normals(3, 2, seed=1), torch.tensor([0, 0, 2])
     expected = x.index_add(0, index, y)

@@ -6,9 +6,10 @@ For weights w with means μ and variances s², independent of the layer's input 
 
 One pass takes κ = 1, as if the x_i were independent. They are not: units share the layer before, the positions of an
 image share one draw of a convolution's weights, and the two branches of a residual sum share their input. κ depends on
-the input only mildly, so a value per output, fitted on some inputs, takes the error off on average. In linear layers
-every weight then gets a factor of its own, Σ κ_i μ²_i Var(x_i): which inputs vary says which class a point is of, and
-covariances differ from class to class. At prediction both are part of the squared weights and cost nothing.
+the input only mildly, so a value per output, fitted on some inputs, takes the error off on average. Every input of an
+output then gets a factor of its own, Σ κ_i μ²_i Var(x_i): which inputs vary says which class a point is of, and
+covariances differ from class to class. What is left where nothing varies much is a variance that all points have in
+common. At prediction the factors are part of the squared weights, and cost nothing.
 """
 
 from __future__ import annotations
@@ -50,16 +51,17 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
     """Fit, in place, what the covariances that one pass drops come to; later passes take it into account.
 
     The weights are drawn `draws` times for each of some inputs, and every linear or convolutional layer behind the
-    first gets factors (per output in convolutions, per weight in linear layers) such that its standard deviations
-    agree with those of the draws on (geometric) average. Only variances are scaled; prediction costs no more than
-    before. The factors are part of the state dict. They belong to the weights they were fitted for: train first,
+    first gets factors (for each output and input) such that its standard deviations agree with those of the draws on
+    average. Only variances are scaled; prediction costs no more than before. The factors are part of the state dict.
+    They belong to the weights they were fitted for: train first,
     correct last, and again after more training.
 
     Args:
         net: a network with Gaussian layers that maps `x` to Moments (of a method, `method.net`).
-        x: some 100 inputs like those to predict for, as the network takes them (several in a tuple or a dict); no
-            labels. shape: (n, *input)
-        draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)).
+        x: some 100 inputs like those to predict for, better not learned from, as the network takes them (several in a
+            tuple or a dict); no labels. shape: (n, *input)
+        draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)). For one price, more
+            inputs are worth more than more draws: 300 with 10 are better than 100 with 30.
         seed: of these draws; the global random state is left alone.
 
     Returns:

@@ -47,6 +47,11 @@ def softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype:
     return Moments(plain, bounded(p.square() * _spread(p, input.variance, dim), p * (1 - p)))
 
 
+@approximate(_HOW)
+def softmin(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Moments:
+    return softmax(Moments(-input.loc, input.variance), dim, dtype=dtype)
+
+
 @approximate("first order")
 def log_softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None
                 ) -> Moments:  # fmt: skip
