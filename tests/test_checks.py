@@ -117,17 +117,41 @@ class Skips(nn.Module):
         return y + h if self.asks(h) else y
 
 
+def by_name(x):
+    return further(x)
+
+
+def further(x):
+    return isinstance(x, torch.Tensor) or by_name(None) is None
+
+
 ASKS = {
     "isinstance": lambda x: isinstance(x, torch.Tensor),
     "is_tensor": torch.is_tensor,
     "jit": lambda x: torch.jit.isinstance(x, torch.Tensor),
+    "by name": lambda x: by_name(x),
 }
 
 
 @pytest.mark.parametrize("asks", ASKS.values(), ids=ASKS)
+def test_functions_that_a_module_holds_or_names_take_moments_for_tensors(asks):
+    assert bedl.check(nn.Sequential(nn.Linear(4, 4), nn.Sequential(Skips(asks), nn.Linear(4, 1)))).ok
+
+
+class Hidden:
+    """An object that asks: nobody looks into it."""
+
+    def __init__(self, asks):
+        self.asks = asks
+
+    def __call__(self, x):
+        return self.asks(x)
+
+
+@pytest.mark.parametrize("asks", list(ASKS.values())[:3], ids=list(ASKS)[:3])
 @pytest.mark.parametrize("example", [(), (torch.zeros(3, 4),), (torch.randn(3, 4),)], ids=["none", "zeros", "values"])
 def test_another_network_than_the_plain_one_is_caught(asks, example):
-    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Skips(asks), nn.Linear(4, 1)))
+    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Skips(Hidden(asks)), nn.Linear(4, 1)))
     report = bedl.check(net, *example)
     assert not report.ok
     assert report.compared
@@ -149,7 +173,7 @@ def test_where_code_in_the_middle_parts_the_outer_module_is_named():
     def asks(x):
         return torch.is_tensor(x)
 
-    assert bedl.check(nn.Sequential(Gated(asks), nn.Linear(4, 1))).parting == "0"
+    assert bedl.check(nn.Sequential(Gated(Hidden(asks)), nn.Linear(4, 1))).parting == "0"
 
 
 def test_the_same_network_passes_in_every_mode():

@@ -14,6 +14,7 @@ from bedl.rules.__main__ import page as operations_page
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
+NEEDS = {"conformal": "mapie", "lightning_module": "pytorch_lightning", "geometric": "torch_geometric"}
 PAGES = [*sorted(DOCS.glob("*.md")), *GUIDES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
@@ -24,8 +25,8 @@ def names(paths: list[Path]) -> list[str]:
 @pytest.mark.parametrize("path", GUIDES, ids=names(GUIDES))
 def test_the_code_of_a_guide_runs(path: Path) -> None:
     pytest.importorskip("sklearn")
-    if path.stem in (needs := {"conformal": "mapie", "lightning_module": "pytorch_lightning"}):
-        pytest.importorskip(needs[path.stem])
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem])
     text = path.read_text("utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     assert blocks

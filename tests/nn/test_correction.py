@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import bedl
-from bedl import GaussianConv2d, GaussianLinear, Moments
-from bedl.nn import GaussianConvTranspose1d, correct_variances, remove_correction
-from bedl.nn.correction import fitted_factor, refinement
+from bedl import GaussianConv1d, GaussianConv2d, GaussianConv3d, GaussianLinear, Moments
+from bedl.nn import GaussianConvTranspose1d, GaussianConvTranspose2d, correct_variances, remove_correction
+from bedl.nn.covariance_fit import as_layer_has_it, fitted_factor, outputs_first, refinement, seen_by
+from bedl.nn.layers import CORRECTION
 from bedl.training.stacked import check_same_build
 from tests.closeness import assert_same_up_to_rounding
 
@@ -150,14 +151,53 @@ def test_refinement_comes_closer_and_stays_positive():
     squares, v, own = torch.rand(3, 4), torch.rand(400, 4), torch.rand(3, 400)
     v[:, 3] = 0
     total = own + (squares * torch.tensor([1.0, 4.0, 1.0, 1.0])) @ v.T
-    factor = refinement(squares, v, own, total)
+    factor, common = refinement(squares[..., None], v[..., None], own, total)
     before = ((own + squares @ v.T) / total).log().square().mean()
-    assert ((own + squares * factor @ v.T) / total).log().square().mean() < before / 20
+    assert ((own + squares * factor @ v.T + common[:, None]) / total).log().square().mean() < before / 20
     assert (factor[:, 1] > factor[:, [0, 2]].amax(1)).all()
     assert (factor > 0).all()
+    assert (common < 0.1).all()  # there is none
     assert (factor[:, 3] == 1).all()
     nothing = torch.zeros(3, 400)
-    assert (refinement(squares, 0 * v, nothing, nothing) == 1).all()
+    factor, common = refinement(squares[..., None], 0 * v[..., None], nothing, nothing)
+    assert (factor == 1).all()
+    assert not common.any()
+
+
+def test_what_outputs_have_in_common_is_found():
+    torch.manual_seed(0)
+    squares, v = torch.rand(3, 4), torch.rand(400, 4) * torch.rand(400, 1) ** 4  # some inputs hardly vary
+    total = squares @ v.T + torch.tensor([0.3, 0.1, 0.0])[:, None]
+    _, common = refinement(squares[..., None], v[..., None], torch.zeros(3, 400), total)
+    torch.testing.assert_close(common, torch.tensor([0.3, 0.1, 0.0]), rtol=0.05, atol=2e-3)
+
+
+CONVOLUTIONS = {
+    "linear": (lambda: GaussianLinear(6, 4), (3, 5, 6)),
+    "1-d": (lambda: GaussianConv1d(4, 6, 3, padding=2, dilation=2, groups=2), (3, 4, 9)),
+    "2-d": (lambda: GaussianConv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), (3, 2, 7, 6)),
+    "same, reflected": (lambda: GaussianConv2d(2, 3, 3, padding="same", padding_mode="reflect"), (3, 2, 7, 6)),
+    "3-d": (lambda: GaussianConv3d(2, 2, 2, padding=1), (2, 2, 3, 4, 3)),
+    "transposed 1-d": (lambda: GaussianConvTranspose1d(4, 6, 3, 2, padding=1, output_padding=1, groups=2), (3, 4, 5)),
+    "transposed 2-d": (lambda: GaussianConvTranspose2d(2, 3, (3, 2), (2, 3), dilation=(2, 1)), (2, 2, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_what_outputs_see_times_the_weights_is_the_layer(name):
+    """Patches against PyTorch's own convolution with the same weights."""
+    torch.manual_seed(0)
+    layer, v = CONVOLUTIONS[name][0](), torch.rand(CONVOLUTIONS[name][1])
+    weight = torch.rand_like(layer.weight_mean)
+    expected = layer.with_weights({"weight": weight, "bias": None}).forward(v)
+    channel = -1 if name == "linear" else 1
+    seen, at = seen_by(layer, v, expected.shape[2:])
+    own = outputs_first(layer, weight)
+    groups = getattr(layer, "groups", 1)
+    own = own.reshape(groups, own.shape[0] // groups, own.shape[1], -1)
+    found = torch.einsum("goik,mgik->gom", own, seen.unflatten(1, (groups, -1))).flatten(0, 1)
+    torch.testing.assert_close(found, expected.movedim(channel, 0).flatten(1)[:, at])
+    assert torch.equal(as_layer_has_it(layer, outputs_first(layer, weight)), weight)
 
 
 def test_a_factor_scales_what_comes_from_the_inputs_variance_alone():
@@ -234,7 +274,7 @@ def test_the_same_seed_gives_the_same_factors_and_leaves_everything_else_alone()
     after = net.state_dict()
     assert all(torch.equal(after[name], value) for name, value in state.items())
     added = {name: after[name] for name in after if name not in state}
-    assert list(added) == ["3.body.0.covariance_factor", "6.covariance_factor"]
+    assert list(added) == [f"{layer}.{name}" for layer in ("3.body.0", "6") for name in CORRECTION]
     torch.randn(5)
     correct_variances(net, images(20), draws=7, seed=3)
     assert all(torch.equal(net.state_dict()[name], value) for name, value in added.items())
@@ -273,7 +313,7 @@ def test_state_dicts_with_and_without_a_correction():
 def test_new_weights_and_plain_layers_have_no_correction():
     net = correct_variances(make("flattened"), images(10), draws=5)
     plain = bedl.deterministic(net)
-    assert not any("covariance" in name for name in plain.state_dict())
+    assert not any(name.endswith(CORRECTION) for name in plain.state_dict())
     plain(images(2))
     net[2].reset_parameters()
     assert net[2].covariance_factor is None

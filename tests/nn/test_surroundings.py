@@ -55,13 +55,26 @@ def test_jit_is_refused_in_one_line():
         torch.jit.trace(bedl.bayesianize(nn.Linear(3, 2)), torch.ones(1, 3))
 
 
+class Embedded(nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self.embed, self.encoder = nn.Linear(16, 16), encoder
+        self.eval()
+
+    def forward(self, x, src_key_padding_mask):
+        return self.encoder(self.embed(x), src_key_padding_mask=src_key_padding_mask)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
 @pytest.mark.parametrize("nested", [True, False])
 @pytest.mark.parametrize("grad", [True, False])
-def test_transformer_encoder_with_a_padding_mask(nested, grad):
+@pytest.mark.parametrize("embedded", [True, False])
+def test_transformer_encoder_with_a_padding_mask(nested, grad, embedded):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
     net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+    if embedded:  # what comes to the encoder is random already
+        net = Embedded(net)
     x, padding = torch.randn(3, 5, 16), torch.zeros(3, 5, dtype=torch.bool)
     padding[0, 3:] = True
     with torch.set_grad_enabled(grad):

@@ -36,6 +36,7 @@ FIRST_ORDER = {
     "glu": (lambda x: F.glu(x, dim=1), (2, 4, 3)),
     "instance_norm": (lambda x: F.instance_norm(x, weight=WEIGHT, bias=BIAS), (2, 4, 5)),
     "softmax": (lambda x: torch.softmax(x, -1), (3, 4)),
+    "F.softmin": (lambda x: F.softmin(x, dim=1), (3, 4)),
     "F.softmax": (lambda x: F.softmax(x, dim=0), (3, 4)),
     "Tensor.softmax": (lambda x: x.softmax(1), (3, 4)),
     "log_softmax": (lambda x: x.log_softmax(-1), (3, 4)),

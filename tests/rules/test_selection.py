@@ -86,13 +86,60 @@ def test_sparse_products_are_those_of_the_dense_matrix(layout):
 
 
 @pytest.mark.parametrize("call", [
-    lambda x, i: torch.zeros(4).scatter_reduce(0, i, x, "amax"),
+    lambda x, i: torch.zeros(4).scatter_reduce(0, i, x, "prod"),
     lambda x, i: torch.zeros(4).scatter(0, i, x, reduce="add"),
     lambda x, i: torch.zeros(4).index_add_(0, i, x), lambda x, i: torch.zeros(4).scatter_add_(0, i, x),
 ])  # fmt: skip
 def test_what_is_not_defined_is_refused(call):
     with pytest.raises(UnsupportedOperationError, match=r"not defined|cannot hold Moments"):
         call(Moments(torch.zeros(3), 1.0), torch.tensor([0, 1, 1]))
+
+
+# -- groups that an index names --------------------------------------------------------------------
+GROUPS = torch.tensor([2, 0, 2, 2, 4, 0])
+
+
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_largest_of_groups_agrees_with_draws(reduce, include_self, dim):
+    x, own = normals(6, 3), normals(5, 3, seed=1)
+    index = GROUPS[:, None].expand(6, 3).clone()
+    index[1, 2] = 3  # columns may differ
+
+    def reduced(a, b):
+        a, b, i = (t.movedim(0, dim) for t in (a, b, index))
+        return a.scatter_reduce(dim, i, b, reduce, include_self=include_self).movedim(dim, 0)
+
+    generator = torch.Generator().manual_seed(2)
+    draws = [m.loc + m.variance.sqrt() * torch.randn(20_000, *m.shape, generator=generator).double() for m in (own, x)]
+    expected = torch.func.vmap(reduced)(*draws)
+    y = reduced(own, x)
+    std = expected.std(0)
+    assert ((y.loc - expected.mean(0)).abs() / std).max() < 0.05
+    assert (y.variance.sqrt() / std - 1).abs().max() < 0.05
+    plain = reduced(Moments(own.loc, 0.0), Moments(x.loc, 0.0))
+    torch.testing.assert_close(plain.loc, reduced(own.loc, x.loc))
+    assert not plain.variance.any()
+
+
+def test_a_smaller_index_leaves_the_rest_alone():
+    own, x, index = normals(5, 3), normals(6, 3, seed=1), torch.tensor([[0, 1], [0, 1]])
+    y = own.scatter_reduce(0, index, x, "amax")
+    torch.testing.assert_close(own.loc[2:], y.loc[2:])
+    torch.testing.assert_close(own.variance[:, 2], y.variance[:, 2])
+    largest = torch.stack([own[0, 0], x[0, 0], x[1, 0]]).amax(0)
+    torch.testing.assert_close(y.loc[0, 0], largest.loc)
+    torch.testing.assert_close(y.variance[0, 0], largest.variance)
+
+
+def test_refusals_say_what_to_write():
+    x = Moments(torch.zeros(3), 1.0)
+    with pytest.raises(UnsupportedOperationError, match=r"write x = x\.index_add\(…\), without the underscore"):
+        torch.zeros(4).index_add_(0, torch.tensor([0, 1, 1]), x)
+    for compare in (lambda: x > 0, lambda: x <= 0, lambda: torch.lt(x, 1.0), lambda: x.le(x)):
+        with pytest.raises(UnsupportedOperationError, match=r"whether it holds is random; F\.relu"):
+            compare()
 
 
 def test_added_in_place():

@@ -1,4 +1,4 @@
-"""Networks whose positions share draws are corrected after training, without a word from the user."""
+"""Networks whose positions share draws are corrected after training, where that is asked for."""
 
 from __future__ import annotations
 
@@ -111,3 +111,23 @@ def test_a_finished_run_that_is_taken_up_again_is_corrected_again(tmp_path):
     one, two = (trained(correct=True, checkpoint=tmp_path / "run") for _ in range(2))
     x, _ = data(8)
     assert torch.equal(one.predict(x).probabilities, two.predict(x).probabilities)
+
+
+def test_inputs_that_were_not_learned_from_are_preferred():
+    """The factors are those of `correct_variances` on the validation set's inputs."""
+    held_out = torch.rand(20, 1, 6, 6, generator=torch.Generator().manual_seed(1)) + 0.2
+    method = trained(correct=True, validation=(held_out, torch.zeros(20).long()))
+    found = [factor.clone() for factor in factors(method.net)]
+    bedl.nn.correct_variances(method.net, held_out, draws=correcting.DRAWS)
+    assert all(torch.equal(a, b) for a, b in zip(found, factors(method.net), strict=True))
+
+
+def test_replicas_are_corrected_each_on_its_own_inputs():
+    methods = [bedl.BEDL(averaged(), bedl.Dirichlet(2), regularizer=None) for _ in range(2)]
+    sets = [data(64), data(40)]
+    bedl.training.fit_replicas(methods, sets, epochs=1, batch_size=16, correct=True, device="cpu")
+    for method, (x, _) in zip(methods, sets, strict=True):
+        assert ratio(method, x[:16]) == pytest.approx(1, abs=0.1)
+    assert not torch.equal(factors(methods[0].net)[0], factors(methods[1].net)[0])
+    bedl.training.fit_replicas(methods, sets, epochs=1, batch_size=16, correct="auto", device="cpu")
+    assert not any(is_corrected(method.net) for method in methods)  # taken back, and few steps

@@ -18,6 +18,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from bedl.errors import BEDLError
 from bedl.nn import layers
 from bedl.nn.derived import copied, make_weights_plain, type_of
+from bedl.nn.guests import meet_guests
 from bedl.nn.questions import answer_questions
 from bedl.nn.twins import GAUSSIAN_TWINS, twin_of
 
@@ -72,6 +73,7 @@ def bayesianize(
         raise TypeError(f"bayesianize takes an nn.Module, not {type(module).__name__}")
     if variances not in layers.VARIANCES:
         raise ValueError(f"variances are 'full' or 'output', not {variances!r}")
+    meet_guests()
     _refuse_idle(module, "include", include)
     _refuse_idle(module, "exclude", exclude)
     chosen = _selector(include, default=True)
@@ -129,7 +131,8 @@ def deterministic(module: nn.Module) -> nn.Module:
         layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
         for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "frozen_by", "drawn"):
             layer.__dict__.pop(attribute, None)
-        layer._buffers.pop("covariance_factor", None)
+        for name in layers.CORRECTION:
+            layer._buffers.pop(name, None)
         twin, plain = type(layer), cast(type, layer.plain_class())
         layer.__class__ = plain
         twin.make_plain(layer)

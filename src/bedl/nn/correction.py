@@ -6,18 +6,19 @@ For weights w with means μ and variances s², independent of the layer's input 
 
 One pass takes κ = 1, as if the x_i were independent. They are not: units share the layer before, the positions of an
 image share one draw of a convolution's weights, and the two branches of a residual sum share their input. κ depends on
-the input only mildly, so a value per output, fitted on some inputs, takes the error off on average. In linear layers
-every weight then gets a factor of its own, Σ κ_i μ²_i Var(x_i): which inputs vary says which class a point is of, and
-covariances differ from class to class. At prediction both are part of the squared weights and cost nothing.
+the input only mildly, so a value per output, fitted on some inputs, takes the error off on average. Every input of an
+output then gets a factor of its own, Σ κ_i μ²_i Var(x_i): which inputs vary says which class a point is of, and
+covariances differ from class to class. What is left where nothing varies much is a variance that all points have in
+common. At prediction the factors are part of the squared weights, and cost nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
 from bedl.nn.calling import call, count_points, has_parts, map_parts
+from bedl.nn.covariance_fit import as_layer_has_it, fitted_factor, outputs_first, refinement, seen_by
 from bedl.nn.draws import seeded
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.modes import refuse_frozen, sampled
@@ -38,8 +40,6 @@ _CORRECTABLE = (
 )  # fmt: skip
 _DRAWN_AT_ONCE = 2**25  # weights: every data point draws its own
 _HELD_AT_ONCE, _CHANNELS = 2**27, 64  # values of a layer, which may have so many times as many as the input
-_NEWTON_STEPS = 20
-_REFINEMENTS = 10  # few, because stopping early is what keeps the factors close to each other
 
 Input = Any  # a tensor or Moments
 Calls = dict[tuple[str, int], tuple[Tensor, ...]]  # by the layer's name and how many times it was called before
@@ -51,16 +51,17 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
     """Fit, in place, what the covariances that one pass drops come to; later passes take it into account.
 
     The weights are drawn `draws` times for each of some inputs, and every linear or convolutional layer behind the
-    first gets factors (per output in convolutions, per weight in linear layers) such that its standard deviations
-    agree with those of the draws on (geometric) average. Only variances are scaled; prediction costs no more than
-    before. The factors are part of the state dict. They belong to the weights they were fitted for: train first,
+    first gets factors (for each output and input) such that its standard deviations agree with those of the draws on
+    average. Only variances are scaled; prediction costs no more than before. The factors are part of the state dict.
+    They belong to the weights they were fitted for: train first,
     correct last, and again after more training.
 
     Args:
         net: a network with Gaussian layers that maps `x` to Moments (of a method, `method.net`).
-        x: some 100 inputs like those to predict for, as the network takes them (several in a tuple or a dict); no
-            labels. shape: (n, *input)
-        draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)).
+        x: some 100 inputs like those to predict for, better not learned from, as the network takes them (several in a
+            tuple or a dict); no labels. shape: (n, *input)
+        draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)). For one price, more
+            inputs are worth more than more draws: 300 with 10 are better than 100 with 30.
         seed: of these draws; the global random state is left alone.
 
     Returns:
@@ -113,7 +114,7 @@ def remove_correction(net: Net) -> Net:
     """
     for layer in net.modules():
         if isinstance(layer, GaussianLayer):
-            layer.covariance_factor = None
+            layer.covariance_factor = layer.common_variance = None
     return net
 
 
@@ -178,77 +179,59 @@ def _drawn_part(net: nn.Module, x: Input, draws: int, rows: int) -> Calls:
 
 
 # -- the fit ---------------------------------------------------------------------------------------
+class _Call(NamedTuple):
+    """What a layer was given, and by output the terms of its variance: of one pass, then of the draws."""
+
+    v: Tensor
+    sizes: Sequence[int]
+    own: Tensor
+    true_own: Tensor
+    between: Tensor
+
+
 def _fit_factors(net: nn.Module, x: Input, truth: Calls, draws: int) -> None:
     """One pass from the front: every layer's factor is fitted on its corrected inputs, then used for its output."""
-    seen: defaultdict[str, list[tuple[Tensor, ...]]] = defaultdict(list)
+    seen: defaultdict[str, list[_Call]] = defaultdict(list)
 
     def fit(key: tuple[str, int], layer: GaussianLayer, value: Input) -> None:
         if not isinstance(value, Moments):
             return  # plain inputs have no covariance
         pair, v = layer.gaussian("weight"), value.variance
+        squares = pair.loc.to(v.dtype).square()
         own = _linear_map(layer, pair.variance)(value.loc.to(v.dtype).square() + v)
-        independent = _linear_map(layer, pair.loc.to(v.dtype).square())(v)
-        channel = -1 if isinstance(layer, nn.Linear) else 1
-        by_output = [t.movedim(channel, 0).flatten(1) for t in (own, independent, *truth[key])]
-        # a layer that is called again is fitted to all its calls so far
-        seen[key[0]].append((*by_output, v.flatten(0, -2).T if isinstance(layer, nn.Linear) else own[:0].view(0, 0)))
-        own, independent, true_own, between, v = (torch.cat(t, 1) for t in zip(*seen[key[0]], strict=True))
-        factor = layer.per_weight(fitted_factor(own, independent, true_own, between, draws))
-        if isinstance(layer, nn.Linear):
-            squares = pair.loc.to(v.dtype).square()
-            factor = factor * refinement(squares * factor, v.T, own, true_own + between)
-            factor = factor * layer.per_weight(fitted_factor(own, squares * factor @ v, true_own, between, draws))
-        layer.covariance_factor = factor
+        seen[key[0]].append(_Call(v, own.shape[2:], *(_by_output(layer, t) for t in (own, *truth[key]))))
+        calls = seen[key[0]]  # a layer that is called again is fitted to all its calls so far
+        own, true_own, between = (torch.cat(t, 1) for t in zip(*(call[2:] for call in calls), strict=True))
+
+        def factor_of(squares: Tensor, own: Tensor) -> Tensor:
+            independent = torch.cat([_by_output(layer, _linear_map(layer, squares)(call.v)) for call in calls], 1)
+            return layer.per_weight(fitted_factor(own, independent, true_own, between, draws))
+
+        factor = factor_of(squares, own)
+        refined, common = _refined(layer, squares * factor, calls)
+        factor = factor * refined
+        layer.covariance_factor = factor * factor_of(squares * factor, own + common[:, None])
+        layer.common_variance = common
 
     with _watched(net, fit):
         call(net, x)
 
 
-def fitted_factor(own: Tensor, independent: Tensor, true_own: Tensor, between: Tensor, draws: int) -> Tensor:
-    """κ such that own + κ·independent agrees with true_own + between on geometric average, by output.
-
-    The logarithm of a variance estimated from few draws is low by about (between/total)²/draws, which is put back.
-
-    Args:
-        own, independent: Σ s² E[x²] and Σ μ² Var(x), of one pass. shape: (outputs, m)
-        true_own, between: Σ s² E[x²] and Var(μ·x), of the draws. shape: (outputs, m)
-
-    Returns:
-        shape: (outputs,); 1 where no input varies.
-    """
-    total = true_own + between
-    tiny = torch.finfo(total.dtype).tiny
-    known = (total > tiny) & (own + independent > tiny)
-    target = total.clamp_min(tiny).log() + (between / total.clamp_min(tiny)).square() / (draws - 1)
-    factor = (between.sum(1) + tiny) / (independent.sum(1) + tiny)
-    for _ in range(_NEWTON_STEPS):  # in log κ
-        scaled = factor.unsqueeze(1) * independent
-        error = (target - (own + scaled).clamp_min(tiny).log()) * known
-        slope = scaled / (own + scaled).clamp_min(tiny) * known
-        factor = factor * (error.sum(1) / slope.sum(1).clamp_min(1e-3)).clamp(-1, 1).exp()
-    return torch.where((independent * known).sum(1) > 0, factor, 1.0)
+def _by_output(layer: GaussianLayer, values: Tensor) -> Tensor:
+    """shape: (n, …, outputs) or (n, outputs, …) -> (outputs, m)"""
+    return values.movedim(-1 if isinstance(layer, nn.Linear) else 1, 0).flatten(1)
 
 
-def refinement(squares: Tensor, v: Tensor, own: Tensor, total: Tensor) -> Tensor:
-    """Factors of `squares` that bring own + squares @ vᵀ closer to `total`, in the likelihood of gamma variables.
-
-    Multiplicative steps, which keep what is not negative so (Févotte, Bertin and Durrieu, 2009).
-
-    Args:
-        squares: shape (outputs, inputs)
-        v: variances of the inputs. shape: (m, inputs)
-        own, total: variances of the outputs without that term, and as they should be. shape: (outputs, m)
-
-    Returns:
-        shape: (outputs, inputs)
-    """
-    factor = torch.ones_like(squares)
-    least = 1e-6 * total.mean(1, keepdim=True) + torch.finfo(total.dtype).tiny
-    for _ in range(_REFINEMENTS):
-        fitted = (own + squares * factor @ v.T).clamp_min(least)
-        wanted, present = (total.clamp_min(least) / fitted / fitted) @ v, fitted.reciprocal() @ v
-        factor = factor * torch.where(present > 0, wanted / present, 1.0).clamp(0.1, 10)
-    return factor
+def _refined(layer: GaussianLayer, squares: Tensor, calls: list[_Call]) -> tuple[Tensor, Tensor]:
+    """Factors by input, in a shape that broadcasts to the weight, and variances by output."""
+    squares = outputs_first(layer, squares)
+    parts = [(call, *seen_by(layer, call.v, call.sizes)) for call in calls]
+    v = torch.cat([seen for _, seen, _ in parts])
+    own = torch.cat([call.own[:, at] for call, _, at in parts], 1)
+    total = torch.cat([(call.true_own + call.between)[:, at] for call, _, at in parts], 1)
+    by_offset = squares.reshape(*squares.shape[:2], -1)
+    found, common = refinement(by_offset, v, own, total, getattr(layer, "groups", 1))
+    return as_layer_has_it(layer, found.view(*found.shape, *[1] * (squares.dim() - 2))), common
 
 
 # -- what both passes need -------------------------------------------------------------------------

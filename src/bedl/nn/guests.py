@@ -1,20 +1,26 @@
-"""Other people's machinery, told once that there are Moments: einops, torch.compile, torch.jit.trace.
+"""Other people's machinery, told once that there are Moments: einops, PyTorch Geometric, torch.compile,
+torch.jit.trace.
 
 Nothing is imported here: who has not imported einops or compiled anything needs no word about it.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
+import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bedl.dispatch import _RULES
 from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.rules import affine
+from bedl.rules.groups import softmax_of_groups
 from bedl.rules.weights import LayerWeight
 
 __all__ = ["meet_guests"]
@@ -26,6 +32,53 @@ def _introduce_to_einops() -> None:
     known = getattr(backends, "_type2backend", None)
     if known is not None and Moments not in known:
         known[Moments] = known[LayerWeight] = backends.get_backend(torch.empty(0))
+
+
+def _introduce_to_geometric() -> None:
+    """PyTorch Geometric fills new tensors in place, which cannot hold Moments: what it does by index goes by rules.
+
+    Its layers, pools and softmax all call these two functions, by name; plain tensors go the way they went.
+    """
+    utils: Any = sys.modules.get("torch_geometric.utils")
+    if utils is None or hasattr(utils.scatter, "plain"):
+        return
+    for name, make in (("scatter", _knowing_scatter), ("softmax", _knowing_softmax)):
+        plain = getattr(utils, name)
+        knowing: Any = functools.wraps(plain)(make(plain))
+        knowing.plain = plain
+        for module in list(sys.modules.values()):
+            if isinstance(module, types.ModuleType) and vars(module).get(name) is plain:
+                setattr(module, name, knowing)
+
+
+def _knowing_scatter(plain: Callable) -> Callable:
+    names = {"add": "sum", "max": "amax", "min": "amin"}
+
+    def scatter(src: Any, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Any:
+        if not isinstance(src, Moments):
+            return plain(src, index, dim, dim_size, reduce)
+        dim, shape = dim % src.dim(), list(src.shape)
+        shape[dim] = int(index.max()) + 1 if dim_size is None else dim_size
+        sized = index.view([-1 if d == dim else 1 for d in range(src.dim())]).expand(src.shape)
+        empty = Moments(src.loc.new_zeros(shape), src.variance.new_zeros(shape))
+        return empty.scatter_reduce(dim, sized, src, names.get(reduce, reduce), include_self=reduce in ("sum", "add"))
+
+    return scatter
+
+
+def _knowing_softmax(plain: Callable) -> Callable:
+    def softmax(src: Any, index: Tensor | None = None, ptr: Tensor | None = None, num_nodes: int | None = None,
+                dim: int = 0) -> Any:  # fmt: skip
+        if not isinstance(src, Moments):
+            return plain(src, index, ptr, num_nodes, dim)
+        groups = index
+        if groups is None:
+            assert ptr is not None
+            groups = torch.repeat_interleave(ptr.diff())
+        count = int(groups.max()) + 1 if len(groups) else 0
+        return softmax_of_groups(lambda x: plain(x, index, ptr, num_nodes, dim), src, groups, dim % src.dim(), count)
+
+    return softmax
 
 
 # What torch.compile is to call, with swapped operands, for `moments @ tensor`: it has to be a function of torch's in C,
@@ -59,5 +112,6 @@ def meet_guests() -> None:
         _introduce_to_tracer()
         return
     _introduce_to_einops()
+    _introduce_to_geometric()
     if torch.jit.is_tracing():
         raise BEDLError("torch.jit.trace cannot follow Moments; use bedl.export(method, path, example=x)")

@@ -23,6 +23,7 @@ from bedl.rules.weights import LayerWeight
 
 INIT_LOGVAR = -9.0
 VARIANCES = ("full", "output")
+CORRECTION = ("covariance_factor", "common_variance")  # what `correct_variances` fits
 _LOGVAR_JITTER = 0.001
 
 
@@ -43,6 +44,7 @@ class GaussianLayer(nn.Module):
     frozen_by = 0  # how many such blocks there are
     drawn: dict[Any, Any] | None = None  # inside `sampled`: what this pass has drawn already
     covariance_factor: Tensor | None  # broadcasts to the weight; none until `correct_variances` has fitted it
+    common_variance: Tensor | None  # of all outputs, fitted together with it. shape: (outputs,)
 
     def __init__(
         self,
@@ -81,7 +83,8 @@ class GaussianLayer(nn.Module):
 
     def split_weights(self) -> None:
         """Replace each plain weight by its pair: the weight as mean, and log-variances at `init_logvar`."""
-        self.register_buffer("covariance_factor", None)
+        for name in CORRECTION:
+            self.register_buffer(name, None)
         for name in self.gaussian_parameters:
             weight = self._parameters[name]
             if weight is not None:
@@ -162,7 +165,7 @@ class GaussianLayer(nn.Module):
         """
         if not any(f"{name}_mean" in self._parameters for name in self.gaussian_parameters):
             return  # called by the torch layer's constructor, before the pairs exist
-        self.covariance_factor = None
+        self.covariance_factor = self.common_variance = None
         total = self.total_second_moment()
         logvar = self.init_logvar if self.init == "he" else min(self.init_logvar, math.log(total / 2))
         share = total if self.init == "he" else total - math.exp(logvar)
@@ -177,10 +180,17 @@ class GaussianLayer(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         meet_guests()
         if not self.is_sampling:
-            return super().forward(*args, **kwargs)
+            return self._with_common_variance(super().forward(*args, **kwargs))
         args, kwargs = tuple(point_value(x) for x in args), {name: point_value(x) for name, x in kwargs.items()}
         with self.one_draw(*args, **kwargs):
             return self.sample(*args, **kwargs)
+
+    def _with_common_variance(self, y: Any) -> Any:
+        common = self._buffers.get("common_variance")
+        if common is None or not isinstance(y, Moments):
+            return y
+        after = 0 if isinstance(self, nn.Linear) else len(self.kernel_size)  # type: ignore[arg-type]
+        return Moments(y.loc, y.variance + common.to(y.variance).view(-1, *[1] * after))
 
     def sample(self, *inputs: Any) -> Any:
         """The output with weights drawn *independently for each data point* (the first axis), as the model says.
@@ -235,9 +245,10 @@ class GaussianLayer(nn.Module):
                 state_dict[f"{prefix}{name}_mean"] = state_dict.pop(f"{prefix}{name}")
                 state_dict.setdefault(f"{prefix}{name}_logvar", self._parameters[f"{name}_logvar"])
         if any(f"{prefix}{name}_mean" in state_dict for name in self.gaussian_parameters):
-            factor = state_dict.get(f"{prefix}covariance_factor")
-            device = cast(Tensor, self.weight_mean).device if factor is not None else None
-            self.covariance_factor = None if factor is None else torch.empty_like(factor, device=device)
+            for name in CORRECTION:
+                stored = state_dict.get(f"{prefix}{name}")
+                device = cast(Tensor, self.weight_mean).device if stored is not None else None
+                setattr(self, name, None if stored is None else torch.empty_like(stored, device=device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bedl.moments import Moments
 from bedl.nn.columns import Columns, WithShortcut, bounded
 from bedl.nn.layers import GaussianLinear
 from bedl.nn.scaling import Standardize
@@ -86,6 +87,10 @@ def _linear(modules: Sequence[Any], x: Value) -> Value:
         loc, variance = (torch.stack([getattr(w, name) for w in made]) for name in ("loc", "variance"))
         weight = LayerWeight(loc.mT, variance.mT, gain.mT, None)
     y: Any = torch.matmul(x, weight)  # type: ignore[arg-type]
+    if any(module.common_variance is not None for module in modules):
+        none = y.variance.new_zeros(y.shape[-1])
+        common = [none if module.common_variance is None else module.common_variance.to(none) for module in modules]
+        y = Moments(y.loc, y.variance + torch.stack(common).unsqueeze(1))
     return y if modules[0].bias is None else y + _stack(modules, "bias").unsqueeze(1)
 
 

@@ -87,7 +87,7 @@ TABLE: dict[str, dict[str, Callable]] = {
         "alpha_dropout feature_alpha_dropout": dropout.alpha_dropout,
     },
     "attention": {
-        "softmax": attention.softmax, "log_softmax": attention.log_softmax,
+        "softmax": attention.softmax, "F.softmin": attention.softmin, "log_softmax": attention.log_softmax,
         "scaled_dot_product_attention": attention.scaled_dot_product_attention,
         "multi_head_attention_forward": attention.multi_head_attention_forward,
     },
@@ -107,7 +107,7 @@ TABLE: dict[str, dict[str, Callable]] = {
         "double": shape.casts(torch.float64), "half": shape.casts(torch.float16),
         "bfloat16": shape.casts(torch.bfloat16), "detach": shape.detach,
         "torch._pack_padded_sequence": recurrent.packs(torch._pack_padded_sequence),
-        "torch._pad_packed_sequence": recurrent.packs(torch._pad_packed_sequence),
+        "torch._pad_packed_sequence": recurrent.packs(torch._pad_packed_sequence), "diff": shape.diff,
     },
     "indexing": {
         "index_add": indexing.index_add, "index_copy": indexing.index_copy, "index_fill": indexing.index_fill,
@@ -128,6 +128,8 @@ MAKES = """
     zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
     new_tensor
 """.split()
+# Functions whose answer is yes or no.
+COMPARISONS = "gt ge lt le greater greater_equal less less_equal __gt__ __ge__ __lt__ __le__".split()
 # fmt: on
 
 
@@ -158,13 +160,33 @@ def _in_place(rule: Callable, func: Callable) -> Callable:
         result = rule(input, *args, **kwargs)
         if isinstance(input, Moments):
             return input.assign_(result)
-        raise refusal(func, "a plain tensor cannot hold Moments; write x = x + y in place of x += y")
+        name = getattr(func, "__name__", "")
+        way = (
+            "x = x + y in place of x += y" if name.startswith("__") else f"x = x.{name[:-1]}(…), without the underscore"
+        )
+        raise refusal(func, f"a plain tensor cannot hold Moments; write {way}")
 
     in_place.approximation = approximation(rule)  # type: ignore[attr-defined]
     return in_place
 
 
+def _compares(func: Callable) -> Callable:
+    def compares(*args: object, **kwargs: object) -> object:
+        raise refusal(
+            func,
+            "whether it holds is random; F.relu, F.leaky_relu, torch.maximum, torch.minimum and torch.clamp choose by "
+            "value, and x.loc is the plain mean",
+        )
+
+    return compares
+
+
 def _install() -> None:
+    for name in COMPARISONS:
+        for func, _ in _homes(name):
+            _RULES[func] = _compares(func)
+    # The encoder's question whether padding stands at the end, for a fast path that Moments do not take.
+    _RULES[torch._nested_tensor_from_mask_left_aligned] = lambda t, mask: False
     for family in TABLE.values():
         for names, rule in family.items():
             for name in names.split():

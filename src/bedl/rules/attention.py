@@ -44,7 +44,12 @@ def softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype:
         raise refusal(F.softmax, "say which dim it runs over")
     plain = torch.softmax(input.loc, dim, dtype=dtype)
     p = plain.to(input.variance.dtype)
-    return Moments(plain, _bounded(p.square() * _spread(p, input.variance, dim), p * (1 - p)))
+    return Moments(plain, bounded(p.square() * _spread(p, input.variance, dim), p * (1 - p)))
+
+
+@approximate(_HOW)
+def softmin(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Moments:
+    return softmax(Moments(-input.loc, input.variance), dim, dtype=dtype)
 
 
 @approximate("first order")
@@ -57,7 +62,7 @@ def log_softmax(input: Moments, dim: int | None = None, _stacklevel: Any = 3, dt
     return Moments(plain, _spread(plain.to(input.variance.dtype).exp(), input.variance, dim))
 
 
-def _bounded(variance: Tensor, bound: Tensor) -> Tensor:
+def bounded(variance: Tensor, bound: Tensor) -> Tensor:
     total = variance + bound
     return variance * bound / torch.where(total > 0, total, 1.0)
 
@@ -79,7 +84,7 @@ def _attend(
         moved = share @ centred.square() - 2 * o * (share @ centred) + o.square() * share.sum(-1, keepdim=True)
         bound = p @ centred.square() - o.square()
         # both are sums of squares, but for rounding
-        variance = _bounded(moved.clamp_min(0), bound.clamp_min(0)) + (p.square() + weights.variance) @ x.variance
+        variance = bounded(moved.clamp_min(0), bound.clamp_min(0)) + (p.square() + weights.variance) @ x.variance
         if dropout_p:
             noise = dropout_p / (1 - dropout_p)
             variance = variance + noise * ((p.square() + weights.variance) @ (wide.square() + x.variance))

@@ -1,4 +1,5 @@
-"""Sums and copies by index, which is how graphs pass messages, and products with sparse matrices; all exact.
+"""Sums and copies by index, which is how graphs pass messages, and products with sparse matrices; all exact but the
+largest of several.
 
 As everywhere, entries are independent. A message that a node sends along several edges is the same draw in each, which
 a later sum over those edges does not know.
@@ -14,6 +15,9 @@ from torch import Tensor
 from bedl.dispatch import refusal
 from bedl.moments import Moments, as_moments, variance_dtype
 from bedl.rules import affine
+from bedl.rules._marks import approximate
+from bedl.rules.groups import largest_of_groups
+from bedl.rules.pooling import MAX
 
 Operand = Moments | Tensor
 
@@ -70,12 +74,23 @@ def scatter_add(input: Operand, dim: int, index: Tensor, src: Operand) -> Moment
     return Moments(a.loc.scatter_add(dim, index, b.loc), a.variance.scatter_add(dim, index, b.variance))
 
 
+def _largest_of_several(input: Any, dim: Any, index: Any, src: Any, reduce: str, **kwargs: Any) -> bool:
+    return reduce in ("amax", "amin")
+
+
+@approximate("exact for sums and means; amax, amin: " + MAX, when=_largest_of_several)
 def scatter_reduce(input: Operand, dim: int, index: Tensor, src: Operand, reduce: str, *,
                    include_self: bool = True) -> Moments:  # fmt: skip
     _no_random_index(index, torch.scatter_reduce)
-    if reduce not in ("sum", "mean"):
-        raise refusal(torch.scatter_reduce, f"reduce={reduce!r} is not defined; 'sum' and 'mean' are")
+    if reduce not in ("sum", "mean", "amax", "amin"):
+        raise refusal(torch.scatter_reduce, f"reduce={reduce!r} is not defined; 'sum', 'mean', 'amax' and 'amin' are")
     a, b = _pair(input, src, torch.scatter_reduce)
+    if reduce == "amax":
+        return largest_of_groups(a, dim, index, b, include_self)
+    if reduce == "amin":
+        a, b = (Moments(-x.loc, x.variance) for x in (a, b))
+        found = largest_of_groups(a, dim, index, b, include_self)
+        return Moments(-found.loc, found.variance)
     loc = a.loc.scatter_reduce(dim, index, b.loc, reduce, include_self=include_self)
     variance = a.variance.scatter_reduce(dim, index, b.variance, reduce, include_self=include_self)
     if reduce == "mean":  # of n values: the variance is the mean of the variances over n

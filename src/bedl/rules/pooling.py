@@ -127,7 +127,7 @@ def maximum_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return low.squeeze(-1) + above @ w, 2 * ((above * inner) @ w)
 
 
-_MAX = "one-dimensional quadrature, error ≤ 2e-3 of the standard deviation"
+MAX = "one-dimensional quadrature, error ≤ 2e-3 of the standard deviation"
 
 
 def _windows(x: Tensor, fill: float, kernel: tuple, stride: tuple, border: tuple, dilation: tuple, out: Sequence[int]
@@ -147,7 +147,7 @@ def _windows(x: Tensor, fill: float, kernel: tuple, stride: tuple, border: tuple
 def max_pool(pool: Callable[..., Tensor], dims: int) -> Callable[..., Moments]:
     """The rule of `max_pool{dims}d`."""
 
-    @approximate(_MAX)
+    @approximate(MAX)
     def rule(input: Moments, kernel_size: Size, stride: Any = None, padding: Size = 0, dilation: Size = 1,
              ceil_mode: bool = False, return_indices: bool = False) -> Moments:  # fmt: skip
         if return_indices:
@@ -160,13 +160,13 @@ def max_pool(pool: Callable[..., Tensor], dims: int) -> Callable[..., Moments]:
         # Padding never wins: far below everything, and without variance.
         m = _windows(input.loc.to(wide), torch.finfo(wide).min / 4, kernel, step, border, spread, out)
         v = _windows(input.variance, 0.0, kernel, step, border, spread, out)
-        return _largest(m, v, plain)
+        return largest(m, v, plain)
 
     rule.__name__ = f"max_pool{dims}d"
     return rule
 
 
-def _largest(m: Tensor, v: Tensor, plain: Tensor) -> Moments:
+def largest(m: Tensor, v: Tensor, plain: Tensor) -> Moments:
     if m.shape[-1] == 2:  # closed form
         pair = maximum(Moments(m[..., 0], v[..., 0]), Moments(m[..., 1], v[..., 1]))
         return Moments(pair.loc.to(plain.dtype), pair.variance)
@@ -175,7 +175,7 @@ def _largest(m: Tensor, v: Tensor, plain: Tensor) -> Moments:
 
 
 def adaptive_max_pool(pool: Callable[..., Tensor], dims: int) -> Callable[..., Moments]:
-    @approximate(_MAX)
+    @approximate(MAX)
     def rule(input: Moments, output_size: Any, return_indices: bool = False) -> Moments:
         lengths = input.shape[-dims:]
         sizes = [n if n is not None else full for n, full in zip(_tuple(output_size, dims), lengths, strict=True)]
@@ -189,7 +189,7 @@ def adaptive_max_pool(pool: Callable[..., Tensor], dims: int) -> Callable[..., M
     return rule
 
 
-@approximate(_MAX)
+@approximate(MAX)
 def amax(input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
     dims = [dim] if isinstance(dim, int) else list(dim) or list(range(input.dim()))
     dims = [d % input.dim() for d in dims]
@@ -198,11 +198,11 @@ def amax(input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
     m = input.loc.to(wide).movedim(dims, ends).flatten(-len(dims))
     v = input.variance.movedim(dims, ends).flatten(-len(dims))
     plain = input.loc.amax(dims, keepdim)
-    result = _largest(m, v, plain.reshape(m.shape[:-1]))
+    result = largest(m, v, plain.reshape(m.shape[:-1]))
     return Moments(result.loc.reshape(plain.shape), result.variance.reshape(plain.shape))
 
 
-@approximate(_MAX)
+@approximate(MAX)
 def amin(input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
     result = amax(Moments(-input.loc, input.variance), dim, keepdim)
     return Moments(-result.loc, result.variance)
@@ -217,4 +217,4 @@ def chosen_max(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return amax(input)
 
 
-chosen_max.approximation = _MAX  # type: ignore[attr-defined]
+chosen_max.approximation = MAX  # type: ignore[attr-defined]

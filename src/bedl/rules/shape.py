@@ -135,6 +135,15 @@ def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch
     return Moments(loc, variance)
 
 
+def diff(input: Moments, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Moments:
+    """Differences of neighbours. Those that share an entry vary together, so that only the first are exact."""
+    if n != 1 or prepend is not None or append is not None:
+        raise refusal(torch.diff, "n=1, without prepend or append, is all that is defined")
+    length = input.shape[dim] - 1
+    a, b = (input.variance.narrow(dim, start, length) for start in (0, 1))
+    return Moments(torch.diff(input.loc, dim=dim), a + b)
+
+
 def interpolate(input: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Moments:  # fmt: skip

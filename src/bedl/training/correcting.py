@@ -26,8 +26,9 @@ __all__ = ["Correct", "correct_after", "forget_correction"]
 Correct = bool | str  # True, False or "auto"
 
 logger = logging.getLogger("bedl")
-INPUTS, DRAWS = 100, 30
+INPUTS, DRAWS = 300, 10  # covariances differ from input to input more than few draws are noisy
 FEW_STEPS = 100  # after which a network is hardly trained
+MOST_HELD = 2**28 / 64  # values of inputs: layers have so many times as many, and those of all inputs are held
 MOST_DRAWN = 3e9  # weights: each input draws its own, and a core some 1e8 of them in a second
 
 
@@ -41,7 +42,10 @@ def forget_correction(method: Method, choice: Correct) -> None:
 
 
 def correct_after(method: Method, points: Points, choice: Correct, steps: int, device: torch.device) -> None:
-    """Correct the variances of a trained network, in place, if that was asked for or is called for."""
+    """Correct the variances of a trained network, in place, if that was asked for or is called for.
+
+    Inputs that were not learned from are better: a network is surer of those that were, in ways that one pass misses.
+    """
     net: Any = getattr(method, "net", None)
     if not choice or not isinstance(net, nn.Module):
         return
@@ -49,8 +53,10 @@ def correct_after(method: Method, points: Points, choice: Correct, steps: int, d
         return
     layers = [layer for layer in net.modules() if isinstance(layer, GaussianLayer)]
     weights = sum(p.numel() for layer in layers for name, p in layer.named_parameters(recurse=False) if "mean" in name)
-    count = int(min(INPUTS, points.n, MOST_DRAWN / DRAWS / max(weights, 1)))
-    if choice == "auto" and count < min(INPUTS // 4, points.n):
+    sizes: list[int] = []
+    map_parts(lambda part: sizes.append(part[0].numel()), next(points.fetch([np.arange(1)]))[0])
+    count = int(min(INPUTS, points.n, MOST_DRAWN / DRAWS / max(weights, 1), MOST_HELD / max(sizes)))
+    if choice == "auto" and count < min(INPUTS // 12, points.n):
         logger.warning(
             "standard deviations of this network may come out too small, as positions share the draws of its weights; "
             "to correct them takes minutes: bedl.nn.correct_variances(method.net, inputs)"

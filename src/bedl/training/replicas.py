@@ -21,6 +21,7 @@ from bedl.methods import Method
 from bedl.nn import refuse_frozen
 from bedl.training import random_state
 from bedl.training.checkpoint import Checkpoints
+from bedl.training.correcting import Correct, correct_after, forget_correction
 from bedl.training.data import as_points, stream_seed, warn_of_targets
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Progress, check_callbacks
@@ -61,6 +62,7 @@ def fit_replicas(
     gradient_clip: float | None = 1.0,
     validation: Any = None,
     early_stopping: EarlyStopping | bool | None = None,
+    correct: Correct = False,
     seeds: Sequence[int] | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
     resume: bool | str = "auto",
@@ -83,6 +85,7 @@ def fit_replicas(
         gradient_clip: greatest norm of a replica's gradient; None for no clipping.
         validation: points whose mean −log p(y|x) is computed after each epoch: one set for all, or a list.
         early_stopping: when a replica stops before `epochs`, by its own score; the others go on.
+        correct: whether to fit, after training, what one pass drops; as in `fit`, for each replica on its own inputs.
         seeds: each replica's order of points and perturbations; 0, 1, 2, … by default.
         checkpoint, resume: as in `fit`; one file holds all replicas.
         callbacks: see `Callback`; they are shown the replicas as one run, with mean losses.
@@ -110,6 +113,7 @@ def fit_replicas(
         raise ValueError("fit_replicas: the same method stands in the list twice; copy it with copy.deepcopy")
     for method in methods:
         refuse_frozen(method, "fit_replicas")
+        forget_correction(method, correct)
         method.train()
     if epochs < 1:
         raise ValueError(f"fit_replicas: epochs must be at least 1, not {epochs}")
@@ -130,6 +134,10 @@ def fit_replicas(
         run = ReplicaRun(stacked, batches, validation, settings)
         run.adam.betas, run.adam.eps = betas, eps
         run()
+    inputs = data if validation is None else validation
+    for i, method in enumerate(methods):
+        points = as_points(inputs[i] if isinstance(inputs, list) else inputs)
+        correct_after(method, points, correct, batches.totals[i], stacked.device)
     last = torch.tensor([rows[-1]["loss"] if rows else float("nan") for rows in run.losses.epochs])
     return ReplicasResult(last, [row for rows in run.losses.epochs for row in rows], run.step)
 

@@ -47,7 +47,7 @@ class Settings:
     callbacks: tuple[Callback, ...] = ()
     compile: Compile = "auto"
     variance_products: str = "auto"
-    correct: Correct = "auto"
+    correct: Correct = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -118,7 +118,8 @@ class Run:
             self._tell("on_end")
         if self.watch:
             self.watch.restore(self.method)
-        correct_after(self.method, self.points, self.settings.correct, self.step, self.fabric.device)
+        inputs = self.points if self.validation is None else self.validation
+        correct_after(self.method, inputs, self.settings.correct, self.step, self.fabric.device)
         if self.method.concludes:
             with torch.no_grad():
                 self.method.eval()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from bedl.nn.layers import CORRECTION
 from bedl.training import checkpoint, random_state
 from bedl.training.checkpoint import CheckpointError
 from bedl.training.data import stream_seed
@@ -124,7 +125,7 @@ def _compare_tensors(theirs: Mapping[str, Tensor], method: nn.Module, path: Path
     ours = method.state_dict()
     # what `correct_variances` fitted comes and goes with the weights, in any network
     theirs, ours = (
-        {name: t for name, t in d.items() if not name.endswith("covariance_factor")} for d in (theirs, ours)
+        {name: t for name, t in d.items() if name.rpartition(".")[2] not in CORRECTION} for d in (theirs, ours)
     )
     problems = [f"{name} is missing" for name in ours if name not in theirs]
     problems += [f"{name} is not part of this network" for name in theirs if name not in ours]
