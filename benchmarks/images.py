@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bedl import BEDLClassifier, metrics
+from bedl.bench.nets import lenet5
 from benchmarks.foreign import RESEMBLES, digits, foreign_sets
-from benchmarks.nets import lenet5
 
 
 def main() -> None:

@@ -9,33 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import bedl
+from bedl.bench.nets import cifar_net, lenet5, mlp
 
-__all__ = ["NETS", "Net", "cifar_net", "lenet5", "mlp", "resnet18"]
-
-
-def mlp(features: int = 8, hidden: int = 50, outputs: int = 2) -> nn.Module:
-    """One hidden layer, as for the UCI tables: two outputs for one target."""
-    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
-
-
-def _lenet(channels: int, first: int, second: int, flat: int, hidden: int, classes: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(channels, first, 5, stride=2), nn.ReLU(),
-        nn.Conv2d(first, second, 5, stride=2), nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(second * flat, hidden), nn.ReLU(),
-        nn.Linear(hidden, classes),
-    )  # fmt: skip
-
-
-def lenet5(classes: int = 10) -> nn.Module:
-    """LeNet-5 for 28×28 with 20-50-500 units; strides in place of pooling, as in the paper."""
-    return _lenet(1, 20, 50, 4 * 4, 500, classes)
-
-
-def cifar_net(classes: int = 5) -> nn.Module:
-    """The same for 3×32×32 with 192-192-1000 units."""
-    return _lenet(3, 192, 192, 5 * 5, 1000, classes)
+__all__ = ["NETS", "Net", "resnet18"]
 
 
 class BasicBlock(nn.Module):

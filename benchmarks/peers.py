@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.nets import lenet5
+from bedl.bench.nets import lenet5
+from bedl.bench.timing import medians, threads
 from benchmarks.passes import bedl_runs, plain_runs, targets
-from benchmarks.timing import medians, threads
 
 __all__ = ["PEERS", "measure"]
 

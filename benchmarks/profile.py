@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from bedl.bench.timing import threads
 from benchmarks.nets import NETS
 from benchmarks.passes import bedl_runs, targets
-from benchmarks.timing import threads
 
 __all__ = ["measure"]
 

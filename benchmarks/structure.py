@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import bedl
+from bedl.bench.nets import mlp
 from bedl.data import UCISplit, load_images, load_uci
 from bedl.metrics import auroc, nll_categorical
 from bedl.objectives import PAC
 from bedl.training import fit_replicas
-from benchmarks.nets import NETS, mlp
+from benchmarks.nets import NETS
 
 __all__ = ["measure"]
 

@@ -22,8 +22,8 @@ from sklearn.neural_network import MLPRegressor
 from torch import nn
 
 from bedl import BEDL, BEDLClassifier, BEDLRegressor, GaussianLinear, Normal
+from bedl.bench.timing import threads
 from bedl.training import fit_replicas
-from benchmarks.timing import threads
 
 __all__ = ["measure"]
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from bedl.cli import (
     Stopped,
     asked_to_stop,
+    bench,
     check,
     compare,
     data,
@@ -139,6 +140,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
+app.command("bench")(bench.bench)
 app.command("methods")(methods.methods)
 app.command("check")(check.check)
 app.add_typer(data.app, name="data")

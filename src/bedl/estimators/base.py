@@ -37,7 +37,7 @@ from bedl.estimators.inputs import (
 from bedl.estimators.portable import Portable, device_of
 from bedl.estimators.recipe import Recipe, recipe
 from bedl.estimators.scaling import standardize
-from bedl.estimators.train import partial_train, train
+from bedl.estimators.train import partial_train, seeds_of, train
 from bedl.heads import Head
 from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "BEDLEstimator"]
 
 MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
+_EITHER = {"unseen": ("error", "ignore"), "precision": ("auto", "double"), "schedule": ("cosine", "constant")}
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -80,6 +81,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
+        schedule: str = "cosine",
         validation_fraction: float = 0.1,
         early_stopping: bool | str = "auto",
         patience: int | str = "auto",
@@ -105,6 +107,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.schedule = schedule
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
         self.patience = patience
@@ -162,14 +165,18 @@ class BEDLEstimator(Portable, BaseEstimator):
             self.history_ = self._fit_in_folds(points, plan, seed, continuing)
         else:
             points, judges = self._set_aside(points, plan, seed)
-            self.history_ = train(self, self._members(), list(self._parts(points, plan, seed)), plan, seed)
+            parts = list(self._parts(points, plan, seed))
+            self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
             if judges is not None:
                 self._judge(judges)
-        self.method_.to(getattr(torch, self.dtype_))
-        self.calibration_ = None
+        self._conclude()
         if self.verbose:
             print(self.chosen_)
         return self
+
+    def _conclude(self) -> None:
+        self.method_.to(getattr(torch, self.dtype_))
+        self.calibration_ = None
 
     @property
     def chosen_(self) -> str:
@@ -196,7 +203,7 @@ class BEDLEstimator(Portable, BaseEstimator):
             part = points.subset(np.flatnonzero(fold != number % held))
             part.n_train = points.n_train * part.n / points.n
             parts.append((part, None))
-        rows = train(self, members, parts, plan, seed)
+        rows = train(self, members, parts, plan, seeds_of(seed, len(members)))
         place = device_of(self.method_)
         some = np.concatenate([np.flatnonzero(fold < held)[:MOST_HELD], np.flatnonzero(fold >= held)[:MOST_HELD]])
         x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
@@ -242,7 +249,7 @@ class BEDLEstimator(Portable, BaseEstimator):
         rate = self.learning_rate
         if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
             raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
-        for name, known in (("unseen", ("error", "ignore")), ("precision", ("auto", "double"))):
+        for name, known in _EITHER.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is either {known[0]!r} or {known[1]!r}, not {getattr(self, name)!r}")
         registry.get(self.method)

@@ -46,7 +46,9 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
         epochs: how often each point is seen at most; ``"auto"``: from the number of points.
         batch_size: points per step; ``"auto"``: from the number of points.
-        learning_rate: of Adam, at its highest; it falls to 0 over the epochs. ``"auto"``: as the method has it.
+        learning_rate: of Adam, at its highest. ``"auto"``: as the method has it.
+        schedule: ``"cosine"``: the learning rate rises in the first steps and falls to 0 over the epochs;
+            ``"constant"``: it stays as it is.
         validation_fraction: the part of the points that is held out to decide when to stop.
         early_stopping: whether to hold points out, stop by them and return to the best epoch; ``"auto"``: as the method
             has it. 64 points or fewer are all trained on, for the full number of epochs.

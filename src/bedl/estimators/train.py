@@ -14,18 +14,20 @@ from bedl.estimators.recipe import Recipe
 from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
 from bedl.training.data import Points, stream_seed
 from bedl.training.history import History
+from bedl.training.schedule import Schedule
 from bedl.training.stacked import is_known
 
-__all__ = ["partial_train", "train"]
+__all__ = ["partial_train", "seeds_of", "train"]
 
 TrainAndHeldOut = tuple[Points, Points | None]
+_SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "constant": Constant()}
 _TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
 _ALONE = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
 _HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by batch
 
 
 def train(
-    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seed: int
+    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seeds: Sequence[int]
 ) -> list[dict]:
     """Train all members, in place.
 
@@ -34,12 +36,11 @@ def train(
         members: the methods.
         parts: for each, points to train on and points held out.
         plan: the numbers of the run.
-        seed: of all random choices.
+        seeds: of all random choices, for each member.
 
     Returns:
         a row per member and epoch: member, epoch, loss, val_nll
     """
-    seeds = [stream_seed(seed, number) for number in range(len(members))]
     if _together(estimator, members, parts[0][0]):
         try:
             return _as_one(estimator, members, parts, plan, seeds)
@@ -54,7 +55,7 @@ def train(
             epochs=plan.epochs,
             batch_size=plan.batch_size,
             optimizer=adam(plan.lr),
-            schedule=Cosine(),
+            schedule=_SCHEDULES[estimator.schedule],
             validation=out,  # type: ignore[arg-type]
             early_stopping=None if out is None else EarlyStopping(plan.patience),
             checkpoint=_place(estimator, f"member-{number}" if len(members) > 1 else ""),
@@ -67,6 +68,11 @@ def train(
         )
         rows += [{"member": number, **_row(row)} for row in result.rows]
     return rows
+
+
+def seeds_of(seed: int, count: int) -> list[int]:
+    """A seed for each of so many members."""
+    return [stream_seed(seed, number) for number in range(count)]
 
 
 def _together(estimator: Any, members: Sequence[Any], points: Points) -> bool:
@@ -95,7 +101,7 @@ def _as_one(
         epochs=plan.epochs,
         batch_size=plan.batch_size,
         lr=plan.lr,
-        schedule=Cosine(),
+        schedule=_SCHEDULES[estimator.schedule],
         validation=held if stopping else None,
         early_stopping=EarlyStopping(plan.patience) if stopping else None,
         seeds=seeds,

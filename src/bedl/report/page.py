@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +12,12 @@ import numpy as np
 from bedl import tasks
 from bedl.files import refuse_unwritable, write_atomically
 from bedl.report.comparison import comparison_section
+from bedl.report.document import document
 from bedl.report.layout import INTERVALS, POINTS, headline, verdict
 from bedl.report.learning import learning_section
 from bedl.report.maps import maps_section
 from bedl.report.pages import Page, page_of
-from bedl.report.text import count, data, text
+from bedl.report.text import count, data
 from bedl.tasks import Results, ResultsError, meanings, score
 
 __all__ = ["render", "write_report"]
@@ -41,49 +39,17 @@ def render(
     page = page_of(results.task)
     values: dict[str, Any] = {**score(results), **_checked(scores or {})}
     baseline = tasks.get(results.task).baseline(results)
-    style, script = _asset("page.css"), _asset("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # The page's own script and no other: even markup that slipped through could not run.
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
     about = "".join(
         f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results, page)
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{text(results.title, 120)}</title>
-<style>{style}</style>
-</head>
-<body>
-<a class="skip" href="#content">Skip to the plots</a>
-<header>
-<h1>{data(results.title, 120)}</h1>
-<button type="button" id="theme" hidden>Theme: auto</button>
-<dl class="about">{about}</dl>
-</header>
-<main>
-{verdict(page.verdict(results, values))}
+    main = f"""{verdict(page.verdict(results, values))}
 {headline(values, getattr(results, "level", None), baseline)}
 <div class="cards" id="content" tabindex="-1">
 {"" if comparison is None else comparison_section(comparison)}
 {maps_section(results.maps)}{"".join(page.sections(results, values))}{learning_section(results.training)}
 </div>
-{_notes(results, page, bool(baseline))}
-</main>
-<footer>Made by bedl. This page is one file and loads nothing from elsewhere.</footer>
-<div id="tip" hidden></div>
-<div id="spoken" class="hidden" aria-live="polite"></div>
-<script>{script}</script>
-</body>
-</html>
-"""
+{_notes(results, page, bool(baseline))}"""
+    return document(results.title, about, main)
 
 
 def write_report(
@@ -111,10 +77,6 @@ def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
         if name in known and not isinstance(value, (int, float, np.number)):
             raise ResultsError(f"the score {name} must be a number, not {value!r}; text goes under a name of your own")
     return scores
-
-
-def _asset(name: str) -> str:
-    return files("bedl.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _facts(results: Results, page: Page) -> list[tuple[str, str]]:

@@ -99,7 +99,7 @@ def compare(
                     if name not in refused and not rows.has(name, split):
                         _try(trial, name, split, rows, refused)
                     advance(1)
-        kept = [rows.rows[name, k] for name in chosen for k in range(splits) if (name, k) in rows.rows]
+        kept = [row for name in chosen for k in range(splits) if (row := rows.get(name, k)) is not None]
         found = Comparison(table.name, work.target, work.task, kept, refused)
         record = None if found.best is None else trial.record_of(found.best, 0)
     constant = {} if record is None else tasks.get(work.task).baseline(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bedl.errors import ModelFileError
+from bedl.rows import RowFile
 from bedl.tabular.folder import read_json, write_json
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Comparison:
 
 
 class ResultRows:
-    """Rows of a comparison in a folder, one file each, so that an interrupted comparison loses at most one.
+    """Rows of a comparison in a folder, so that an interrupted comparison loses at most one.
 
     Args:
         folder: where; None: nowhere, they are kept in memory.
@@ -115,12 +116,14 @@ class ResultRows:
     """
 
     def __init__(self, folder: Path | None, stamp: Mapping[str, Any], overwrite: bool = False):
-        self.folder = folder
-        self.rows: dict[tuple[str, int], dict[str, Any]] = {}
-        if folder is None:
-            return
+        place = None if folder is None else folder / "rows.jsonl"
+        if folder is not None and place is not None:
+            self._claim(folder, json.loads(json.dumps(stamp, default=str)), overwrite, place)
+        self._file = RowFile(place, ("method", "split"), failure="error")
+
+    def _claim(self, folder: Path, now: Mapping[str, Any], overwrite: bool, rows: Path) -> None:
+        """Refuse rows of another comparison, or remove them."""
         place = folder / "comparison.json"
-        now = json.loads(json.dumps(stamp, default=str))
         if place.exists() and not overwrite:
             before = read_json(place)
             different = [key for key in now if before.get(key) != now[key]]
@@ -130,30 +133,18 @@ class ResultRows:
                     f"{folder} holds a comparison with {key} {before.get(key)!r}, now {now[key]!r}: go on with the "
                     "same data and options, choose another folder (--out), or start anew (--overwrite)"
                 )
-            self.rows = {(row["method"], row["split"]): row for row in self._read()}
             return
-        for old in folder.glob("rows/*.json"):
-            old.unlink()
+        rows.unlink(missing_ok=True)
         write_json(place, now)
 
-    def _read(self) -> Iterable[dict[str, Any]]:
-        assert self.folder is not None
-        return (read_json(path) for path in sorted(self.folder.glob("rows/*.json")))
+    def get(self, method: str, split: int) -> dict[str, Any] | None:
+        """The row, if it is there."""
+        return self._file.get({"method": method, "split": split})
 
     def has(self, method: str, split: int) -> bool:
         """Whether this is done; a failure is tried again."""
-        return "error" not in self.rows.get((method, split), {"error": ""})
+        return self._file.has({"method": method, "split": split}, failed=False)
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep a row."""
-        row = {key: _plain(value) for key, value in row.items()}
-        self.rows[row["method"], row["split"]] = row
-        if self.folder is not None:
-            write_json(self.folder / "rows" / f"{row['method']}-{row['split']}.json", row)
-
-
-def _plain(value: Any) -> Any:
-    """A number as JSON has it: not finite is none."""
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return value
+        self._file.add(row, again=True)

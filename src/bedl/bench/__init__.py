@@ -1,0 +1,38 @@
+"""The paper's tables by one command: cells → rows on disk → figures beside the published ones → a page.
+
+    table = bedl.bench.get("uci")
+    rows = bedl.bench.row_file("results/uci.jsonl")
+    bedl.bench.run(table, table.cells(Choice(datasets=["boston"])), rows, jobs=4)
+    bedl.bench.sheets(table, rows.rows())
+
+A run can be stopped at any point, and goes on where it was. A table is one file in `bedl.bench.tables`.
+"""
+
+from bedl.bench.cells import PRESETS, Cell, Choice, Outcome
+from bedl.bench.running import Progress, row_file, run
+from bedl.bench.summary import Sheet, sheets, shown
+from bedl.bench.table import BenchError, Column, Published, Table
+from bedl.bench.tables import get, names
+
+__all__ = [
+    # which tables there are, and what a table is
+    "get",
+    "names",
+    "Column",
+    "Published",
+    "Table",
+    # what is run
+    "PRESETS",
+    "Cell",
+    "Choice",
+    "Outcome",
+    "Progress",
+    "row_file",
+    "run",
+    # what it comes to
+    "Sheet",
+    "sheets",
+    "shown",
+    # errors
+    "BenchError",
+]

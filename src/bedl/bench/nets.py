@@ -1,0 +1,41 @@
+"""The paper's networks, as ordinary PyTorch."""
+
+from __future__ import annotations
+
+from torch import nn
+
+__all__ = ["cifar_net", "lenet5", "mlp"]
+
+
+def mlp(features: int = 8, hidden: int = 50, outputs: int = 2, dropout: float = 0.0) -> nn.Module:
+    """One hidden layer, as for the UCI tables: two outputs for one target."""
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), *_dropout(dropout), nn.Linear(hidden, outputs))
+
+
+def lenet5(classes: int = 10, dropout: float = 0.0) -> nn.Module:
+    """LeNet-5 for 28×28 with 20-50-500 units; strides in place of pooling, as in the paper.
+
+    Args:
+        classes: outputs.
+        dropout: in front of the last layer, where it is more than 0.
+    """
+    return _lenet(1, 20, 50, 4 * 4, 500, classes, dropout)
+
+
+def cifar_net(classes: int = 5, dropout: float = 0.0) -> nn.Module:
+    """The same for 3×32×32 with 192-192-1000 units."""
+    return _lenet(3, 192, 192, 5 * 5, 1000, classes, dropout)
+
+
+def _lenet(channels: int, first: int, second: int, flat: int, hidden: int, classes: int, dropout: float) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(channels, first, 5, stride=2), nn.ReLU(),
+        nn.Conv2d(first, second, 5, stride=2), nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(second * flat, hidden), nn.ReLU(), *_dropout(dropout),
+        nn.Linear(hidden, classes),
+    )  # fmt: skip
+
+
+def _dropout(probability: float) -> list[nn.Module]:
+    return [nn.Dropout(probability)] if probability else []

@@ -1,0 +1,96 @@
+"""Plots of the benches' page, from the curves that rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bedl.report import svg
+from bedl.report.layout import card, legend
+from bedl.report.text import count, data, number, table
+
+__all__ = ["parts_card", "sweep_card"]
+
+Curves = Mapping[str, Sequence[float]]
+
+
+def sweep_card(title: str, curves: Sequence[Curves]) -> str:
+    """Data and epistemic part against the rows learned from, and against the noise, on logarithmic axes.
+
+    Args:
+        title: plain text.
+        curves: of each split: ``rows``, ``noise``, and ``<part>_by_rows``, ``<part>_by_noise``.
+    """
+    plots, rows = [], []
+    for what, label in (("rows", "rows learned from"), ("noise", "strength of the noise")):
+        at = np.asarray(curves[0][what], dtype=float)
+        means = {part: np.mean([_numbers(one[f"{part}_by_{what}"]) for one in curves], 0) for part in _SHOWN}
+        plots.append(_log_lines(at, means, label, title))
+        rows += [
+            [f"{label} {number(x)}", *(number(float(means[part][i])) for part in _SHOWN)] for i, x in enumerate(at)
+        ]
+    return card(
+        data(title, 80),
+        f"Means of {count(len(curves))} draws of the data. Epistemic should fall in the first plot and stay in the "
+        "second; data should rise in the second alone.",
+        "".join(plots),
+        key=legend(("line a", "data"), ("line b", "epistemic")),
+        numbers=table("Means of the parts", ["", *_SHOWN], rows),
+    )
+
+
+_SHOWN = ("data", "epistemic")
+
+
+def _log_lines(at: np.ndarray, means: Mapping[str, np.ndarray], label: str, title: str) -> str:
+    places = np.arange(len(at), dtype=float)  # each step of a sweep is a factor; a noise of 0 has no logarithm
+    logs = {part: np.log10(np.maximum(values, 1e-12)) for part, values in means.items()}
+    every = np.concatenate(list(logs.values()))
+    room = 0.05 * (float(np.ptp(every)) or 1.0)
+    frame = svg.Frame(0, len(at) - 1, float(every.min()) - room, float(every.max()) + room)
+    marks = []
+    for kind, (part, values) in zip("ab", logs.items(), strict=True):
+        tips = [f"{part} at {number(float(x))}: {number(float(v))}" for x, v in zip(at, means[part], strict=True)]
+        marks += [svg.line(frame, places, values, kind), svg.scatter(frame, places, values, f"{kind} solid", tips, 3.2)]
+    powers = range(int(np.floor(frame.y_low)), int(np.ceil(frame.y_high)) + 1)
+    ticks = [float(power) for power in powers if frame.y_low <= power <= frame.y_high] or None
+    return svg.figure(
+        frame, *marks, name=f"{title}: parts of the uncertainty by {label}", x_label=label, y_label="part",
+        x_ticks=places.tolist(), x_format=lambda place: number(float(at[round(place)]), 3), y_ticks=ticks,
+        y_format=lambda power: number(10.0**power, 2),
+    )  # fmt: skip
+
+
+def parts_card(title: str, how: str, curves: Curves, x_label: str, y_label: str) -> str:
+    """The parts of the uncertainty along a line, on top of each other.
+
+    Args:
+        title, how: plain text.
+        curves: ``x``, and the parts ``data``, ``distributional`` and ``model`` at each x, in units that add up.
+        x_label, y_label: plain text.
+    """
+    x = np.asarray(curves["x"], dtype=float)
+    parts = {name: _numbers(curves[name]) for name in ("data", "distributional", "model")}
+    middles = (x[1:] + x[:-1]) / 2
+    edges = np.concatenate([[2 * x[0] - middles[0]], middles, [2 * x[-1] - middles[-1]]])
+    top = float(np.sum(list(parts.values()), axis=0).max())
+    frame = svg.Frame(float(edges[0]), float(edges[-1]), 0.0, 1.05 * top if top > 0 else 1.0)
+    tips = [
+        f"{x_label} {number(float(x[i]), 3)}: "
+        + ", ".join(f"{name} {number(float(v[i]), 3)}" for name, v in parts.items())
+        for i in range(len(x))
+    ]
+    base, marks = np.zeros_like(x), []
+    for (kind, _), values in zip(_KINDS, parts.values(), strict=True):
+        marks.append(svg.bars(frame, edges, values, kind, tips, base=base))
+        base = base + values
+    plot = svg.figure(frame, *marks, name=title, x_label=x_label, y_label=y_label)
+    return card(data(title, 80), data(how, 400), plot, key=legend(*((f"bar {kind}", said) for kind, said in _KINDS)))
+
+
+_KINDS = (("noise", "data: noise"), ("evidence", "distributional: little evidence"), ("network", "model: the network"))
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    return np.asarray([np.nan if value is None else value for value in values], dtype=float)

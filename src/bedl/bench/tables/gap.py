@@ -1,0 +1,74 @@
+"""UCI's regression sets with a gap: does a model know what it has not seen?
+
+The middle third of one feature's values is held out, feature by feature (A. Foong et al., "'In-Between' Uncertainty in
+Bayesian Neural Networks", 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import numpy as np
+
+from bedl.bench.cells import Cell, Choice, Outcome
+from bedl.bench.regression import COLUMNS, Parts, alike, fit_and_score
+from bedl.bench.table import Root, Table
+from bedl.bench.tables.uci import FOLDERS, check_folders, most_together
+
+__all__ = ["TABLE"]
+
+FEATURES = {
+    "boston": 13, "energy": 8, "concrete": 8, "wine": 11, "kin8nm": 8, "power": 4, "naval": 16, "protein": 9,
+}  # fmt: skip
+RIVALS = ("bedl", "bedl+reg", "ensemble", "mc-dropout", "dvi", "sparse-gp")
+
+
+class Gap(Table):
+    """The same sets; a split is the number of the feature whose middle third is held out."""
+
+    name = "gap"
+    title = "UCI regression, a gap in one feature"
+    about = (
+        "The middle third of one feature's values is held out; mean ± standard error over the features, which differ "
+        "far more than random splits do. Methods that do not notice the gap have low likelihoods and narrow intervals."
+    )
+    datasets = tuple(FEATURES)
+    methods = {"paper": RIVALS, "best": ("auto", *RIVALS)}  # noqa: RUF012
+    more = ("bedl-hyper", "varout", "pbp", "deterministic", "evidential-regression", "laplace", "sngp")
+    columns = COLUMNS
+
+    def splits(self, dataset: str) -> int:
+        return FEATURES[dataset]
+
+    def check(self, choice: Choice, root: Root = None) -> None:
+        check_folders([name for name in self.datasets if choice.datasets is None or name in choice.datasets], root)
+
+    def work(self, cell: Cell, root: Root = None) -> Outcome:
+        return self.work_together([cell], root)[0]
+
+    def together(self, cells: Sequence[Cell]) -> Iterable[Sequence[Cell]]:
+        return alike(cells, lambda cell: most_together(cell.method, cell.dataset))
+
+    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[Outcome]:
+        from bedl.data import UCIData, load_uci
+
+        data = cast(UCIData, load_uci(FOLDERS[cells[0].dataset], root=root))
+        return fit_and_score(cells, [gap(data.x, data.y, cell.split) for cell in cells])
+
+
+def gap(x: np.ndarray, y: np.ndarray, feature: int) -> Parts:
+    """Rows without, and rows of, the middle third of a feature; equal values are told apart by their place.
+
+    Example:
+        >>> parts = gap(np.arange(6.0)[:, None], np.arange(6.0), 0)
+        >>> parts.y.tolist(), parts.y_test.tolist()
+        ([0.0, 1.0, 4.0, 5.0], [2.0, 3.0])
+    """
+    place = np.argsort(np.argsort(x[:, feature], kind="stable"), kind="stable")
+    third = len(y) // 3
+    held = (place >= third) & (place < 2 * third)
+    return Parts(x[~held], y[~held], x[held], y[held])
+
+
+TABLE = Gap()
