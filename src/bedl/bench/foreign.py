@@ -145,7 +145,7 @@ def _framed(picture: object) -> np.ndarray:
     rows, columns = np.nonzero(np.asarray(picture) > 30)
     drawn = picture.crop((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1))
     size = 20 / max(drawn.size)
-    small = drawn.resize([max(1, round(side * size)) for side in drawn.size], Image.Resampling.LANCZOS)  # type: ignore
+    small = drawn.resize([max(1, round(side * size)) for side in drawn.size], Image.Resampling.LANCZOS)
     ink = np.asarray(small, dtype=np.float32) / 255
     result = np.zeros((28, 28), np.float32)
     places = []

@@ -47,11 +47,10 @@ def load(dataset: str, root: Root = None) -> Images:
     from bedl.data.images import load_images
 
     name, some = ("cifar10", 5) if dataset == "cifar-1-5" else (dataset, 10)
-    parts = []
-    for train in (True, False):
-        images, labels, _ = load_images(name, train=train, root=root)
-        parts += [scaled(images[labels < some]), labels[labels < some]]
-    return Images(*parts, classes=some)
+    x, y, _ = load_images(name, root=root)
+    x_test, y_test, _ = load_images(name, train=False, root=root)
+    own, scored = y < some, y_test < some
+    return Images(scaled(x[own]), y[own], scaled(x_test[scored]), y_test[scored], some)
 
 
 def scaled(images: np.ndarray) -> np.ndarray:

@@ -157,10 +157,11 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         said, labels, weights = [], [], []
         with frozen(self.method_):
             for x, y, weight in points.fetch(chunks):
-                said.append(self.method_.predict(x.to(place)).log_probabilities.cpu().double().numpy())  # type: ignore
+                said.append(self.method_.predict(x.to(place)).log_probabilities.cpu().double().numpy())
                 labels.append(y.numpy())
                 weights.append(np.ones(len(y)) if weight is None else weight.double().numpy())
-        self.temperature_ = fitted_temperature(*map(np.concatenate, (said, labels, weights)), doubt=4.0)
+        log_p, counted = np.concatenate(said), np.concatenate(weights)
+        self.temperature_ = fitted_temperature(log_p, np.concatenate(labels), counted, doubt=4.0)
 
     def _in_units(self, prediction: Predictive) -> Predictive:
         if self.temperature_ is None:

@@ -1,8 +1,8 @@
 """BEDL for images: sure of what the training set shows, and of nothing else.
 
 As in `evidence`, lambda is asked to be known on the data and unknown off it. Off the data are perturbed copies of the
-training images, of eleven kinds (`bedl.objectives.perturbations.IMAGE`): no other data take part. On the data, each
-image is a little elsewhere each time it is seen.
+training images, of eleven kinds (`bedl.objectives.perturbations.IMAGE`): no other data take part. On the data, every
+other image is a little elsewhere each time it is seen.
 """
 
 from __future__ import annotations

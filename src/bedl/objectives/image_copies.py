@@ -113,11 +113,13 @@ def jittered(
     turn: float = 8.0,
     zoom: float = 0.08,
     warp: float = 0.04,
+    share: float = 0.5,
 ) -> Tensor:
-    """Each image a little elsewhere, turned, sheared, larger or smaller and bent: what it shows stays what it is.
+    """Images a little elsewhere, turned, sheared, larger or smaller and bent: what they show stays what it is.
 
     This is no copy off the data but an augmentation of them, for ``BEDL(…, augment=jittered)``. Images are not
-    mirrored: many things, letters and digits among them, are others in a mirror.
+    mirrored: many things, letters and digits among them, are others in a mirror. Some are left as they are, since an
+    image that is moved is also blurred a little: a network that has only seen such takes sharp ones for foreign.
 
     Args:
         x: images. shape: (n, channels, height, width)
@@ -126,11 +128,12 @@ def jittered(
         turn: at most by so many degrees.
         zoom: at most so much larger or smaller, and twice as much sheared.
         warp: places are bent by so much, in units of half the picture.
+        share: of the images that are varied.
 
     Example:
         >>> image = torch.zeros(1, 1, 28, 28)
         >>> image[..., 10:18, 10:18] = 1.0
-        >>> other = jittered(image, torch.Generator().manual_seed(0))
+        >>> other = jittered(image, torch.Generator().manual_seed(0), share=1.0)
         >>> other.shape, bool((other != image).any()), bool(other[0, 0, 13, 13] > 0.9)
         (torch.Size([1, 1, 28, 28]), True, True)
     """
@@ -139,7 +142,8 @@ def jittered(
     cos, sin = angle.cos() * size, angle.sin() * size
     rows = torch.stack([cos, shear * cos - sin, 2 * shift * right, sin, shear * sin + cos, 2 * shift * down], -1)
     places = F.affine_grid(rows.reshape(-1, 2, 3), list(x.shape), align_corners=False)
-    return _seen_at(x, places + warp * _field(x, 5, generator))
+    varied = draw_uniform(x, len(x), 1, 1, 1, generator=generator) < share
+    return torch.where(varied, _seen_at(x, places + warp * _field(x, 5, generator)), x)
 
 
 def _partners(x: Tensor, generator: Generator | None) -> Tensor:
