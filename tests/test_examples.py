@@ -20,6 +20,10 @@ NUMBER = r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
 SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
     ("tabular_regression", "coverage of 90% intervals: ", (0.7, 1), (0.82, 0.98)),
     ("tabular_regression", "^rmse: ", (50, 80), (50, 62)),
+    ("bench", "^cells run: ", (12, 12), (30, 30)),
+    ("bench", "^and again: ", (0, 0), (0, 0)),
+    ("many_files", "^and after a stop: ", (1, 1), (1, 1)),
+    ("many_files", "in standard deviations: ", (0, 1e-4), (0, 1e-4)),
     ("tables", "coverage of 90% intervals: ", (0.75, 1), (0.85, 0.96)),
     ("tables", ", r2: ", (0.85, 1), (0.95, 1)),
     ("out_of_domain", "default: accuracy ", (0.8, 1), (0.95, 1)),

@@ -1,1 +1,1 @@
-"""How good the predictions are: tables with known splits, tables that users have, gaps, and what to label next."""
+"""How good predictions are on tables that users have, and what to label next; `bedl bench` has the paper's tables."""

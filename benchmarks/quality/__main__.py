@@ -7,12 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality import active, impossible, ranks, rows, uci, users
+from bedl.bench.summary import mean_and_error
+from benchmarks.quality import active, impossible, ranks, rows, users
 
-TABLES: dict[str, Any] = {
-    "uci": uci, "uci-distinct": uci, "gap": uci, "targets": users, "classes": users, "active": active,
-    "impossible": impossible,
-}  # fmt: skip
+TABLES: dict[str, Any] = {"targets": users, "classes": users, "active": active, "impossible": impossible}
 
 
 def main() -> None:
@@ -45,8 +43,8 @@ def summary(found: list[rows.Cell], table: str, part: str) -> None:
         names = members[0]["metrics"]
         texts = []
         for name in names:
-            mean, error = rows.mean_and_error(row["metrics"][name] for row in members)
-            texts.append(f"{name} {mean:.3f} ± {error:.3f}")
+            mean, error = mean_and_error(row["metrics"][name] for row in members)
+            texts.append(f"{name} {mean:.3f}" + ("" if error is None else f" ± {error:.3f}"))
         print(f"{dataset:>28} {method:>14} n={len(members)}  " + "  ".join(texts))
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bedl.bench.tables.uci import FOLDERS
 from bedl.data import load_uci
 from benchmarks.quality.rows import Cell
-from benchmarks.quality.uci import SHORT
 
 __all__ = ["cells", "work"]
 
@@ -35,8 +35,7 @@ def work(cell: Cell) -> dict[str, float]:
     """One run of labelling; `rmse_k` is that of round k."""
     from bedl import BEDLRegressor
 
-    name = next(long for long, short in SHORT.items() if short == cell["dataset"])
-    data = load_uci(name)
+    data = load_uci(FOLDERS[cell["dataset"]])
     rng = np.random.default_rng(cell["split"])
     order = rng.permutation(len(data.y))[:MOST]
     pool, test = order[: len(order) // 2], order[len(order) // 2 :]

@@ -1,41 +1,37 @@
-"""One JSON row per finished cell: appended whole, never repeated, so that a bench can be stopped at any point."""
+"""One JSON row per finished cell, so that a bench can be stopped at any point."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from bedl.bench.working import source_version
+from bedl.rows import Row, RowFile
 
-__all__ = ["Cell", "mean_and_error", "read", "run"]
+__all__ = ["Cell", "read", "run"]
 
-KEYS = ("table", "dataset", "method", "part", "split")
-Cell = dict[str, Any]
+KEY = ("table", "dataset", "method", "part", "split")
+Cell = Row
 
 
 def read(path: Path) -> list[Cell]:
     """All rows of a file; none where there is none."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return RowFile(path, KEY).rows()
 
 
 def run(cells: Iterable[Cell], work: Callable[[Cell], dict[str, float]], path: Path) -> None:
     """Work through the cells that are not there yet. A cell that fails is a row with its reason.
 
     Args:
-        cells: what is to be done, by the `KEYS`.
+        cells: what is to be done, by the `KEY`.
         work: the metrics of a cell.
         path: where rows go.
     """
-    done, commit = {_key(row) for row in read(path)}, _commit()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    rows, commit = RowFile(path, KEY), source_version()
     for cell in cells:
-        if _key(cell) in done:
+        if rows.has(cell):
             continue
         start = time.process_time()
         try:
@@ -44,30 +40,9 @@ def run(cells: Iterable[Cell], work: Callable[[Cell], dict[str, float]], path: P
                 row = {**cell, "metrics": work(cell), "failed": None}
         except Exception as error:
             row = {**cell, "metrics": {}, "failed": f"{type(error).__name__}: {error}"[:300]}
-        row["commit"] = commit
-        row["cpu_seconds"] = round(time.process_time() - start, 1)
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        row |= {"commit": commit, "cpu_seconds": round(time.process_time() - start, 1)}
+        rows.add(row)
         print(_line(row), flush=True)
-
-
-def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
-    """Mean and standard error."""
-    array = np.asarray(list(values), dtype=np.float64)
-    return float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
-
-
-def _commit() -> str:
-    """The version of the code that is measured."""
-    found = (
-        os.environ.get("BEDL_COMMIT")
-        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
-    )
-    return found.strip()
-
-
-def _key(row: Cell) -> tuple[Any, ...]:
-    return tuple(row[key] for key in KEYS)
 
 
 def _line(row: Cell) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import train_test_split
 
+from bedl.bench.scores import gaussian_scores, regression_scores
 from benchmarks.quality import tables
 from benchmarks.quality.rows import Cell
-from benchmarks.quality.scores import class_scores, gaussian_scores, model_scores
+from benchmarks.quality.scores import class_scores
 
 __all__ = ["cells", "work"]
 
@@ -56,7 +57,7 @@ def _bedl(cell: Cell, x: Any, y: np.ndarray, x_test: Any, y_test: np.ndarray, cl
     shares = getattr(model.method_, "shares", [])
     linear = {"linear_share": shares[-1]} if shares else {}
     if not classes:
-        return {**model_scores(model, x_test, y_test), **linear}
+        return {**regression_scores(model, x_test, y_test), **linear}
     return {**class_scores(y_test, model.predict_proba(x_test)), **linear}
 
 

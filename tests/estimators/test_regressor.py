@@ -224,3 +224,21 @@ def test_heads_see_the_targets_that_count_before_training(monkeypatch: pytest.Mo
     kept = np.delete(y, 3)
     loc, scale = np.average(y, weights=weight), np.sqrt(np.cov(y, aweights=weight, ddof=0))
     np.testing.assert_allclose(seen[1][:, 0], (kept - loc) / scale)
+
+
+@pytest.mark.parametrize("name, last", [("cosine", 0.0), ("constant", 1.0)])
+def test_the_learning_rate_falls_or_stays(monkeypatch, name, last):
+    from bedl.estimators import train
+
+    seen = []
+    real = train.fit_replicas
+    monkeypatch.setattr(train, "fit_replicas", lambda *a, **k: (seen.append(k["schedule"]), real(*a, **k))[1])
+    X = np.linspace(-1, 1, 40)[:, None]
+    BEDLRegressor(method="bedl", epochs=2, schedule=name, device="cpu", random_state=0).fit(X, X[:, 0])
+    assert seen[0](1000, 1000) == pytest.approx(last, abs=1e-12)
+    assert seen[0](100, 1000) > 0.9
+
+
+def test_a_schedule_that_is_none():
+    with pytest.raises(ValueError, match="schedule is either 'cosine' or 'constant', not 'steps'"):
+        BEDLRegressor(schedule="steps").fit(np.zeros((10, 1)), np.arange(10.0))

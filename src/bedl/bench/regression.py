@@ -12,7 +12,7 @@ from bedl.bench.presets import setup
 from bedl.bench.scores import regression_scores
 from bedl.bench.table import Column
 
-__all__ = ["COLUMNS", "PAPER", "Parts", "alike", "fit_and_score"]
+__all__ = ["COLUMNS", "PAPER", "Parts", "alike", "fit_and_score", "seed_of"]
 
 COLUMNS = (
     Column("log_likelihood", "log-likelihood", "higher"),

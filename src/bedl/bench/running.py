@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from statistics import median
-from typing import Any
 
 from bedl.bench.cells import KEY, Cell
 from bedl.bench.table import BenchError, Root, Table
 from bedl.bench.working import attempt, source_version
+from bedl.parallel import Call, WorkersKilledError, as_finished
 from bedl.rows import Row, RowFile
 
 __all__ = ["Progress", "row_file", "run"]
@@ -84,74 +82,32 @@ def run(
                     rest = [cell for cell in wanted if cell not in finished]
                     watch(Progress(row, len(finished), len(wanted), clock.left(row, rest)))
             break  # what is left now was done by other processes
-        except Exception as error:
+        except WorkersKilledError as error:
             deaths += 1
-            if type(error).__name__ not in ("TerminatedWorkerError", "KilledWorker") or deaths > MOST_DEATHS:
-                raise _explained(error) from error
+            if deaths > MOST_DEATHS:
+                names = ", ".join(str(cell) for cell in wanted if cell not in finished)
+                raise BenchError(
+                    f"worker processes were killed {deaths} times without finishing any of {names[:200]}. Is there too "
+                    "little memory? Try fewer jobs (--jobs), or leave these out"
+                ) from error
     return written
-
-
-def _explained(error: Exception) -> Exception:
-    if type(error).__name__ in ("TerminatedWorkerError", "KilledWorker"):
-        return BenchError(
-            f"worker processes were killed {MOST_DEATHS + 1} times before any of them finished a cell. Is there too "
-            "little memory? Try fewer jobs (--jobs)"
-        )
-    return error
 
 
 def _results(
     table: Table, cells: Sequence[Cell], rows: RowFile, jobs: int, scheduler: str | None, root: Root, retry: bool
 ) -> Iterator[Row]:
     """Rows as they are finished, in any order."""
-    from joblib import Parallel, delayed
-    from joblib.parallel import get_active_backend
+    commit = source_version()
 
-    def groups() -> Iterator[Any]:
+    def calls() -> Iterator[Call]:
         for group in table.together(cells):
             rows.refresh()  # another process may have done some by now
             own = [cell for cell in group if retry or not rows.has(cell.fields)]
             if own:
-                yield delayed(attempt)(table, own, root, commit)
+                yield attempt, (table, own, root, commit)
 
-    commit = source_version()
-    with _backend(scheduler):
-        streams = getattr(get_active_backend()[0], "supports_return_generator", False)
-        if jobs == 1 and scheduler is None:
-            streams = True
-        tasks = groups()
-        while True:  # a backend that gives results at the end only is given a part at a time
-            some = tasks if streams else list(itertools.islice(tasks, 4 * jobs))
-            if not some:
-                return
-            parallel = Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered" if streams else "list")
-            for found in parallel(some):
-                yield from found
-            if streams:
-                return
-
-
-def _backend(scheduler: str | None) -> AbstractContextManager[object]:
-    """The cluster as joblib's backend, or the one that is active."""
-    if scheduler is None:
-        return nullcontext()
-    try:
-        import distributed
-    except ModuleNotFoundError:
-        raise BenchError("a scheduler needs Dask: pip install 'bedl[dask]'") from None
-    from joblib import parallel_config
-
-    try:
-        client = distributed.Client(scheduler, timeout=10, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise BenchError(
-            f"there is no Dask scheduler at {scheduler} ({error}). Start one with 'dask scheduler', and workers with "
-            "'dask worker ADDRESS'"
-        ) from None
-    stack = ExitStack()
-    stack.enter_context(client)
-    stack.enter_context(parallel_config(backend="dask", client=client))
-    return stack
+    for found in as_finished(calls(), jobs=jobs, scheduler=scheduler):
+        yield from found
 
 
 class _Clock:

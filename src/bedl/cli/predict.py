@@ -37,6 +37,11 @@ def predict(
     row_numbers: Annotated[
         bool, typer.Option("--row-numbers", help="Begin each prediction with the number of its row, from 1.")
     ] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, whose workers predict the files."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, for several files.")] = 1,
     overwrite: Overwrite = False,
     encoding: Encoding = None,
     root: Root = None,
@@ -52,6 +57,10 @@ def predict(
     of std, entropies to the entropy. Rows come in the order of the table and are read in batches. --json without --out
     prints one JSON object per line. An .onnx model runs without PyTorch.
 
+    A pattern in quotes, such as 'part-*.parquet', stands for several files: --out is then a folder that gets a file of
+    predictions for each. With --scheduler the workers of a Dask cluster predict them, from an .onnx model; files, model
+    and folder have to be where all of them can see them. The same command goes on where it was stopped.
+
     Examples:
 
       bedl predict houses-model new.csv --out predictions.csv
@@ -60,13 +69,16 @@ def predict(
 
       bedl predict houses-model new.csv --unseen ignore | head
 
+      bedl predict model.onnx 'part-*.parquet' --out predictions --scheduler tcp://10.0.0.1:8786
+
       zcat new.csv.gz | bedl predict houses-model - --keep house_id > predictions.csv
     """
     from bedl.cli.bars import Bars
     from bedl.data import TableStream
     from bedl.tabular import load
+    from bedl.tabular.parts import is_pattern
 
-    started, opened = time.monotonic(), load(model)
+    started = time.monotonic()
     options: dict[str, Any] = {
         "coverage": coverage,
         "unseen": unseen,
@@ -77,6 +89,12 @@ def predict(
         "encoding": encoding,
         "root": root,
     }
+    if is_pattern(data):
+        _predict_parts(model, data, out, scheduler, jobs, overwrite, options, as_json)
+        return
+    if scheduler is not None or jobs > 1:
+        raise typer.BadParameter("several files are needed, such as 'part-*.parquet'", param_hint="DATA")
+    opened = load(model)
     if out is None:
         stream = TableStream(sys.stdout.buffer, ".jsonl" if as_json else ".csv")
         for part in opened.stream(data, **options):
@@ -90,3 +108,38 @@ def predict(
         print_json({"predictions": str(out), "rows": written.rows, "columns": written.columns, "seconds": seconds})
     else:
         say(f"{written.rows} predictions are in {out}.")
+
+
+def _predict_parts(
+    model: Path,
+    pattern: str,
+    out: Path | None,
+    scheduler: str | None,
+    jobs: int,
+    overwrite: bool,
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Files that a pattern stands for, each by itself."""
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from bedl.cli.screen import bar
+    from bedl.tabular import Watcher
+    from bedl.tabular.parts import predict_parts
+
+    class Files(Watcher):
+        def bar(self, text: str, total: int | None) -> AbstractContextManager[Callable[[int], object]]:
+            return bar(text, total, "files")
+
+    if out is None:
+        raise typer.BadParameter("several files need a folder for their predictions", param_hint="--out")
+    found = predict_parts(
+        model, pattern, out, scheduler=scheduler, jobs=jobs, overwrite=overwrite, watcher=Files(), **options
+    )
+    rows = sum(part.rows for part in found.written)
+    if as_json:
+        print_json({"predictions": str(out), "files": len(found.written), "rows": rows, "skipped": found.skipped})
+    else:
+        before = f" {found.skipped} files were done before." if found.skipped else ""
+        say(f"{rows} predictions of {len(found.written)} files are in {out}.{before}")

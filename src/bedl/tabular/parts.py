@@ -1,0 +1,154 @@
+"""Tables in many files, larger than one machine: each file is predicted by itself, by whoever is free."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import hashlib
+import json
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bedl.data import DataFileNotFoundError
+from bedl.errors import ModelFileError
+from bedl.files import OutputExistsError
+from bedl.parallel import WorkersKilledError, as_finished
+from bedl.tabular.folder import CARD, read_json, write_json
+from bedl.tabular.model import TabularModel, WrittenTable, load
+from bedl.tabular.watcher import Watcher
+
+__all__ = ["PredictedParts", "is_pattern", "predict_parts"]
+
+STAMP = "predictions.json"
+SUFFIXES = {".parquet": ".parquet", ".tsv": ".tsv"}  # of predictions; others become .csv
+MOST_DEATHS = 3  # of workers, in a row, without a file
+
+
+class PredictedParts(NamedTuple):
+    """The files that were written now, and how many were there before."""
+
+    written: list[WrittenTable]
+    skipped: int
+
+
+def is_pattern(data: str) -> bool:
+    """Whether a path stands for several files.
+
+    >>> is_pattern("part-*.parquet"), is_pattern("houses.csv")
+    (True, False)
+    """
+    return glob.has_magic(data) and not Path(data).exists()
+
+
+def predict_parts(
+    model: str | PathLike[str],
+    pattern: str,
+    out: str | PathLike[str],
+    *,
+    scheduler: str | None = None,
+    jobs: int = 1,
+    overwrite: bool = False,
+    watcher: Watcher | None = None,
+    **options: Any,
+) -> PredictedParts:
+    """Predict the rows of many files, into a folder with a file for each.
+
+    Each file of predictions is there whole or not at all. So a worker that is killed costs its file's time and nothing
+    else, and the same call goes on where it was stopped. On a cluster the model has to be an .onnx file, which workers
+    run without PyTorch; files, model and folder have to be on a disk that all of them see.
+
+    Args:
+        model: a folder made by `fit`, or an .onnx file.
+        pattern: such as "part-*.parquet"; "**" goes through folders.
+        out: the folder for the predictions.
+        scheduler: address of a Dask scheduler, such as "tcp://10.0.0.1:8786".
+        jobs: processes on this machine, where there is no scheduler.
+        overwrite: whether to start anew where the folder holds predictions of another model or with other options.
+        watcher: who looks on.
+        options: further ones of `TabularModel.predict`.
+    """
+    place, folder = Path(model).absolute(), Path(out).absolute()
+    if scheduler is not None and place.suffix.lower() != ".onnx":
+        raise ModelFileError(
+            f"the workers of a cluster run .onnx files, without PyTorch, and {model} is none. Make one: bedl export "
+            f"{model} --onnx model.onnx"
+        )
+    load(place)  # what is wrong with it is said here
+    targets = _targets(pattern, folder)
+    _claim(folder, place, options, overwrite)
+    left = {part: target for part, target in targets.items() if not target.exists()}
+    skipped, written, deaths = len(targets) - len(left), [], 0
+    with (watcher or Watcher()).bar("predicting", len(left)) as advance:
+        while left:
+            calls = ((_predict_part, (str(place), str(part), str(target), options)) for part, target in left.items())
+            try:
+                for part, rows, columns in as_finished(list(calls), jobs=jobs, scheduler=scheduler):
+                    written.append(WrittenTable(left.pop(Path(part)), rows, columns))
+                    deaths = 0
+                    advance(1)
+            except WorkersKilledError:
+                deaths += 1
+                if deaths > MOST_DEATHS:
+                    raise
+    return PredictedParts(written, skipped)
+
+
+def _predict_part(model: str, part: str, target: str, options: dict[str, Any]) -> tuple[str, int, list[str]]:
+    """What a worker does."""
+    if not Path(part).exists():
+        raise DataFileNotFoundError(
+            f"{part} cannot be seen from a worker. Files, model and folder have to be on a disk that all workers share"
+        )
+    found = _opened(model, Path(model).stat().st_mtime_ns).predict(part, target, overwrite=True, **options)
+    assert isinstance(found, WrittenTable)
+    return part, found.rows, found.columns
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(model: str, changed: int) -> TabularModel:
+    """A worker reads a model once."""
+    return load(model)
+
+
+def _targets(pattern: str, folder: Path) -> dict[Path, Path]:
+    """The files, and where their predictions go."""
+    parts = sorted(Path(name).absolute() for name in glob.glob(pattern, recursive=True))
+    if not parts:
+        raise DataFileNotFoundError(f"there are no files {pattern}. Check the pattern, and put it in quotes")
+    targets: dict[Path, Path] = {}
+    for part in parts:
+        name = part.name.split(".")[0] + SUFFIXES.get(part.suffix.lower(), ".csv")
+        if folder / name in targets.values() or folder / name == part:
+            raise OutputExistsError(
+                f"the predictions of {part} would replace another file, {folder / name}. Choose another folder "
+                "(--out), or give files of other names"
+            )
+        targets[part] = folder / name
+    return targets
+
+
+def _claim(folder: Path, model: Path, options: dict[str, Any], overwrite: bool) -> None:
+    """Refuse a folder with predictions of another model or with other options, or start it anew."""
+    content: Sequence[Path] = [model] if model.is_file() else [model / CARD]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in content)).hexdigest()
+    now = json.loads(json.dumps({"model": digest, **options}, default=str))
+    place = folder / STAMP
+    if place.exists() and not overwrite:
+        before = read_json(place)
+        different = [key for key in now if before.get(key) != now[key]]
+        if different:
+            raise OutputExistsError(
+                f"{folder} holds predictions with another {different[0].replace('_', '-')}. Choose another folder "
+                "(--out), or start anew (--overwrite)"
+            )
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        if not (overwrite and place.exists()):
+            raise OutputExistsError(f"{folder} exists and holds other files. Choose another folder (--out)")
+        for old in folder.iterdir():
+            if old.suffix in (".parquet", ".tsv", ".csv"):
+                old.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(place, now)

@@ -1,0 +1,120 @@
+"""Tables in many files: the same numbers as in one, gone on with after a stop, on a cluster of which a worker dies."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pandas
+import pytest
+
+from bedl.data import DataFileNotFoundError
+from bedl.errors import ModelFileError
+from bedl.files import OutputExistsError
+from bedl.tabular import load
+from bedl.tabular.parts import predict_parts
+from tests.bench.clusters import cluster
+from tests.cli.verbs import run
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+MODEL, TABLE = GOLDEN / "houses.onnx", GOLDEN / "houses.csv"
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A folder with a table in four files of Parquet, as text, so that they read as the whole does."""
+    rows = pandas.read_csv(TABLE, dtype=str)
+    for number in range(4):
+        rows.iloc[number::4].to_csv(tmp_path / f"part-{number}.csv", index=False)
+    return tmp_path
+
+
+def predictions(folder: Path) -> pandas.DataFrame:
+    return pandas.concat([pandas.read_csv(path) for path in sorted(folder.glob("part-*.csv"))], ignore_index=True)
+
+
+def whole(parts: Path) -> pandas.DataFrame:
+    model = load(MODEL)
+    found = [model.predict(path, extra="ignore") for path in sorted(parts.glob("part-*.csv"))]
+    return pandas.concat(found, ignore_index=True)  # type: ignore[type-var]
+
+
+def test_each_file_gets_its_predictions(parts: Path) -> None:
+    found = predict_parts(MODEL, str(parts / "part-*.csv"), parts / "out", extra="ignore")
+    assert len(found.written) == 4
+    assert sum(part.rows for part in found.written) == len(pandas.read_csv(TABLE))
+    pandas.testing.assert_frame_equal(predictions(parts / "out"), whole(parts), check_dtype=False, rtol=1e-6)
+
+
+def test_what_is_done_is_not_done_again(parts: Path) -> None:
+    pattern = str(parts / "part-*.csv")
+    predict_parts(MODEL, pattern, parts / "out", extra="ignore")
+    (parts / "out" / "part-2.csv").unlink()
+    kept = (parts / "out" / "part-1.csv").stat().st_mtime_ns
+    found = predict_parts(MODEL, pattern, parts / "out", extra="ignore")
+    assert ([part.path.name for part in found.written], found.skipped) == (["part-2.csv"], 3)
+    assert (parts / "out" / "part-1.csv").stat().st_mtime_ns == kept
+
+
+def test_predictions_of_another_kind_are_not_mixed(parts: Path) -> None:
+    pattern = str(parts / "part-*.csv")
+    predict_parts(MODEL, pattern, parts / "out", extra="ignore")
+    with pytest.raises(OutputExistsError, match="another coverage"):
+        predict_parts(MODEL, pattern, parts / "out", extra="ignore", coverage=0.5)
+    before = predictions(parts / "out")
+    predict_parts(MODEL, pattern, parts / "out", extra="ignore", coverage=0.5, overwrite=True)
+    after = predictions(parts / "out")
+    assert ((after.upper - after.lower) < (before.upper - before.lower)).all()
+
+
+def test_what_cannot_work_is_said(parts: Path) -> None:
+    with pytest.raises(DataFileNotFoundError, match="there are no files"):
+        predict_parts(MODEL, str(parts / "nothing-*.csv"), parts / "out")
+    with pytest.raises(OutputExistsError, match="would replace another file"):
+        predict_parts(MODEL, str(parts / "part-*.csv"), parts)
+    (parts / "other").mkdir()
+    (parts / "other" / "letter.txt").touch()
+    with pytest.raises(OutputExistsError, match="holds other files"):
+        predict_parts(MODEL, str(parts / "part-*.csv"), parts / "other")
+    with pytest.raises(ModelFileError, match=r"bedl export .* --onnx"):
+        predict_parts(GOLDEN / "houses-model", str(parts / "part-*.csv"), parts / "out", scheduler="tcp://127.0.0.1:1")
+
+
+def test_the_command_line_knows_patterns(parts: Path) -> None:
+    pattern = parts / "part-*.csv"
+    assert "--out" in run("predict", MODEL, pattern, ok=False).output
+    said = run("predict", MODEL, pattern, "--extra", "ignore", "--out", parts / "out", ok=True)
+    assert "of 4 files are in" in said.output
+    assert len(predictions(parts / "out")) == len(pandas.read_csv(TABLE))
+
+
+@pytest.mark.slow  # it starts a scheduler and two workers
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_without_torch_of_which_one_is_killed(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    rows = pandas.read_csv(TABLE, dtype=str)
+    many = pandas.concat([rows] * (6000 // len(rows)), ignore_index=True)
+    for number in range(24):
+        many.to_csv(tmp_path / f"part-{number:02d}.csv", index=False)
+    out = tmp_path / "out"
+    with cluster(tmp_path / "dask", missing=("torch", "sklearn")) as found:
+        victim, done = found.workers[0], []
+
+        def kill_half_way() -> None:
+            while not (out.exists() and len(done) >= 6):
+                done[:] = out.glob("part-*.csv") if out.exists() else []
+                time.sleep(0.01)
+            victim.send_signal(signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_half_way, daemon=True)
+        killer.start()
+        written = predict_parts(MODEL, str(tmp_path / "part-*.csv"), out, scheduler=found.address, extra="ignore")
+        killer.join(5)
+        assert victim.poll() == -signal.SIGKILL
+        assert len(done) < 24
+    assert sorted(part.path.name for part in written.written) == [f"part-{number:02d}.csv" for number in range(24)]
+    expected = load(MODEL).predict(tmp_path / "part-00.csv", extra="ignore")
+    for path in out.glob("part-*.csv"):
+        pandas.testing.assert_frame_equal(pandas.read_csv(path), expected, check_dtype=False, rtol=1e-6)
