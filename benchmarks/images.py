@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from bedl import BEDLClassifier, metrics
+from bedl.bench.foreign import RESEMBLES, foreign_sets
+from bedl.bench.images import load
 from bedl.bench.nets import lenet5
-from benchmarks.foreign import RESEMBLES, digits, foreign_sets
 
 
 def main() -> None:
@@ -31,8 +32,9 @@ def main() -> None:
     add("--seed", type=int, default=0)
     add("--checkpoint", default=None, help="a folder: an interrupted run goes on from there")
     options = parser.parse_args()
-    x, y = digits(train=True)
-    test = (x[-5000:], y[-5000:]) if options.validate else digits(train=False)
+    x, y, *test, _ = load("mnist")
+    if options.validate:
+        test = [x[-5000:], y[-5000:]]
     x, y = x[: options.images], y[: options.images]
     began = time.process_time()
     model = BEDLClassifier(
@@ -55,7 +57,7 @@ def table(model: Any, x: np.ndarray, y: np.ndarray, most: int | None) -> list[st
         "| foreign images | AUROC: epistemic | entropy | ECDF-AUC | resembles |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, images in foreign_sets(x, most).items():
+    for name, images in foreign_sets("mnist", x, most=most)[0].items():
         foreign = model.predict_dist(images)
         parts = [metrics.auroc(getattr(known, part), getattr(foreign, part)) for part in ("epistemic", "entropy")]
         area = metrics.ecdf_auc(foreign.entropy, 10)

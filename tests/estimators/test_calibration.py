@@ -74,18 +74,28 @@ def test_fewer_scores_are_kept_and_never_promise_less() -> None:
         assert exact <= kept <= exact * most
 
 
-def test_the_temperature_is_the_most_likely_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("doubt", [0.0, 4.0, 400.0])
+def test_the_temperature_is_the_most_likely_one(doubt: float) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(400, 3)) * 5
     log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     y = (logits / 4 + rng.gumbel(size=logits.shape)).argmax(1)
+    weight = rng.integers(1, 4, size=400).astype(float)
 
     def cost(t: float) -> float:
         p = np.exp(log_p / t)
-        return log_loss(y, p / p.sum(1, keepdims=True))
+        fit = log_loss(y, p / p.sum(1, keepdims=True), sample_weight=weight)
+        return fit + doubt * np.log(t) ** 2 / weight.sum() / 2
 
     best = scipy.optimize.minimize_scalar(cost, bounds=(0.1, 20), method="bounded", options={"xatol": 1e-6}).x
-    assert fitted_temperature(log_p, y) == pytest.approx(best, rel=1e-3)
+    assert fitted_temperature(log_p, y, weight, doubt) == pytest.approx(best, rel=1e-3)
+
+
+def test_few_rows_that_are_all_right_are_no_proof() -> None:
+    log_p = np.log(np.tile([0.9, 0.1], (20, 1)))
+    sure, doubtful = (fitted_temperature(log_p, np.zeros(20, dtype=int), doubt=doubt) for doubt in (0.0, 4.0))
+    assert sure == pytest.approx(1 / 20, rel=0.01)
+    assert 0.4 < doubtful < 0.9
 
 
 def test_a_classifier_is_calibrated_and_its_parts_add_up(tmp_path: Path) -> None:

@@ -84,6 +84,22 @@ def test_turned_and_inverted_digits_are_noticed() -> None:
         found = [metrics.auroc(known[part], unknown[part]) for part in ("epistemic", "total")]
         print(found)
         assert min(found) > 0.95
+        assert unknown.epistemic.mean() > unknown.aleatoric.mean()  # not "noise, of which more data would not help"
+
+
+def test_images_set_aside_decide_how_bold_it_is() -> None:
+    """As trained it is too cautious: the likelihood of images that were never seen rises, the choice stays."""
+    X, y, X_test, y_test = digits()
+    model = BEDLClassifier((50,), image_shape=(8, 8), epochs=12, random_state=0, device="cpu").fit(X, y)
+    assert model.temperature_ is not None
+    assert 0.3 < model.temperature_ < 0.95
+    chosen, label = model.predict_log_proba(X_test), model.predict(X_test)
+    model.temperature_ = None
+    trained = model.predict_log_proba(X_test)
+    better = metrics.nll_categorical(y_test, trained) - metrics.nll_categorical(y_test, chosen)
+    print(model.temperature_, better)
+    assert better > 0.01
+    assert np.array_equal(label, model.predict(X_test))
 
 
 def test_a_network_of_ones_own_and_pixels_as_columns_are_images() -> None:

@@ -11,9 +11,10 @@ from torch.distributions import Normal as Gaussian
 from torch.distributions import kl_divergence
 
 from bedl import GaussianLinear, Moments
+from bedl.errors import BEDLError
 from bedl.heads import Dirichlet, Normal, Sampled
 from bedl.methods import BEDL, Batch
-from bedl.objectives import ForwardPass, Known, Unknown, WeightPrior
+from bedl.objectives import ForwardPass, Known, Unknown, Unsure, WeightPrior
 from bedl.objectives.perturbations import around_and_beyond
 
 
@@ -83,6 +84,42 @@ def test_unknown_makes_copies_of_a_share_of_the_points_which_count_as_these() ->
     assert term.prepare(Batch(torch.randn(7, 4, 5, 2), torch.randn(7, 4, 5), 10)).perturbed.shape == (7, 4, 3, 2)
     with pytest.raises(ValueError, match="share must lie above 0"):
         Unknown(share=0.0)
+
+
+def test_unsure_is_two_distances_and_vanishes_at_the_prior() -> None:
+    """KL(1/C ‖ p) by torch.distributions, and of 1/alpha_0 from 1/evidence as in `Known`."""
+    x, y = torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)
+    batch = Batch(x, y, 10, perturbed=x)
+    alpha = torch.tensor([[20.0, 0.5, 2.0, 1.0]])
+    p = torch.distributions.Categorical(alpha / alpha.sum())
+    truth = kl_divergence(torch.distributions.Categorical(torch.ones(1, 4)), p).item() + bhattacharyya(1 / 23.5, 1 / 2)
+    found = Unsure(0.3, evidence=2.0)(Fixed(alpha.log(), torch.zeros(1, 4)), Dirichlet(4), batch).item()
+    assert found == pytest.approx(0.3 * truth, rel=2e-3)
+    nothing = Fixed(torch.full((1, 4), 0.25).log(), torch.zeros(1, 4))
+    assert Unsure(1.0)(nothing, Dirichlet(4), batch).item() == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("log_alpha", [(8.0, -6.0, -7.0), (12.0, -30.0, -30.0), (0.0, 0.0, 0.0), (-9.0, -9.0, 3.0)])
+def test_a_copy_that_is_taken_for_data_pulls_no_more_than_a_label(log_alpha: tuple[float, ...]) -> None:
+    """`Unknown` does, even after its root: its divergence grows like 1/alpha."""
+    x, y = torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)
+    pulls = {}
+    for objective in (Unsure(1.0), Unknown(1.0)):
+        m = torch.tensor([log_alpha], requires_grad=True)
+        objective(Fixed(m, torch.zeros(1, 3)), Dirichlet(3), Batch(x, y, 10, perturbed=x)).backward()
+        assert m.grad is not None
+        pulls[type(objective)] = m.grad.abs().max().item()
+    assert pulls[Unsure] <= 1.51
+    if log_alpha[0] == 8.0:
+        assert pulls[Unknown] > 3
+
+
+def test_unsure_is_for_classes_and_has_some_evidence() -> None:
+    with pytest.raises(ValueError, match="evidence must be positive"):
+        Unsure(evidence=0.0)
+    batch = Batch(torch.zeros(2, 1), torch.zeros(2, 1), 10, perturbed=torch.zeros(2, 1))
+    with pytest.raises(BEDLError, match="that is for classes"):
+        Unsure()(Fixed(torch.zeros(2, 3), torch.ones(2, 3)), Normal(1, noise="learned"), batch)
 
 
 def test_weight_prior_against_torch_distributions() -> None:

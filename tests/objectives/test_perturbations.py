@@ -135,7 +135,7 @@ def test_copies_of_images_have_their_shape_and_range(kind: p.Perturbation, shape
     assert bool((y >= x.min() - 1e-5).all() & (y <= x.max() + 1e-5).all())
 
 
-@pytest.mark.parametrize("kind", [c.turned, c.moved, c.warped, c.erased, c.noisy], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [c.turned, c.moved, c.warped, c.grafted, c.noisy], ids=lambda kind: kind.__name__)
 def test_a_copy_is_another_picture_and_no_two_are_the_same(kind: p.Perturbation) -> None:
     x = digit()
     y = kind(x, Generator().manual_seed(0))
@@ -151,21 +151,38 @@ def test_turned_keeps_the_pixels_and_turns_by_a_quarter() -> None:
         assert any(torch.equal(image, other) for other in expected)
 
 
-def test_a_cut_joins_two_images_and_erases_one() -> None:
+def test_a_cut_joins_two_images() -> None:
     x = torch.arange(1.0, 7.0).reshape(6, 1, 1, 1).expand(6, 1, 12, 12)
-    joined = c.cut_and_joined(x, Generator().manual_seed(0))
+    joined = c.joined(x, Generator().manual_seed(3))
     assert all(len(image.unique()) <= 2 for image in joined)
     assert sum(len(image.unique()) == 2 for image in joined) >= 3
-    left = c.erased(torch.rand(50, 1, 12, 12, generator=Generator().manual_seed(0)) + 0.5, Generator().manual_seed(1))
-    share = (left > left.min()).float().mean((1, 2, 3))
-    assert float(share.min()) > 0.2
-    assert float(share.max()) < 0.8
+
+
+def test_halves_of_one_image_do_not_fit_together_again() -> None:
+    """A picture joined with itself is not itself, as its other half is turned."""
+    x = digit()[:1].expand(20, 1, 28, 28)
+    apart = (c.joined(x, Generator().manual_seed(0)) - x).abs().mean((1, 2, 3))
+    assert float(apart.median()) > 0.3 * float(x.mean())
+
+
+def test_grafts_are_parts_of_two_images_on_their_ground() -> None:
+    ones = torch.ones(40, 1, 20, 20)
+    ones[..., 0, 0] = 0.0  # the darkest value, which is put beyond the cuts
+    share = (c.grafted(ones, Generator().manual_seed(1)) > 0.5).float().mean((1, 2, 3))
+    assert 0.4 < float(share.mean()) < 0.95
+    assert float(share.std()) > 0.03
+
+
+def test_half_of_the_images_stay_as_sharp_as_they_are() -> None:
+    x = torch.rand(400, 1, 9, 9, generator=Generator().manual_seed(0))
+    same = (c.jittered(x, Generator().manual_seed(1)) == x).flatten(1).all(1)
+    assert 150 < int(same.sum()) < 250
 
 
 def test_an_image_that_is_jittered_is_nearly_the_same() -> None:
     x = digit()
-    y = c.jittered(x, Generator().manual_seed(0))
-    assert not torch.equal(x, y)
+    y = c.jittered(x, Generator().manual_seed(0), share=1.0)
+    assert not any(torch.equal(*pair) for pair in zip(x, y, strict=True))
     rows, columns = torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij")
     for axis in (rows, columns):
         middle, before = ((z * axis).sum((1, 2, 3)) / z.sum((1, 2, 3)) for z in (y, x))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["cifar_net", "lenet5", "mlp"]
+__all__ = ["cifar_net", "lenet5", "mlp", "two_layers"]
 
 
 def mlp(features: int = 8, hidden: int = 50, outputs: int = 2, dropout: float = 0.0) -> nn.Module:
@@ -25,6 +25,23 @@ def lenet5(classes: int = 10, dropout: float = 0.0) -> nn.Module:
 def cifar_net(classes: int = 5, dropout: float = 0.0) -> nn.Module:
     """The same for 3×32×32 with 192-192-1000 units."""
     return _lenet(3, 192, 192, 5 * 5, 1000, classes, dropout)
+
+
+def two_layers(side: int, channels: int, classes: int = 10, dropout: float = 0.0) -> nn.Module:
+    """Two convolutions with 96 filters 5×5 and stride 2, then the classes: the paper's net against Gaussian processes.
+
+    Example:
+        >>> import torch
+        >>> two_layers(28, 1)(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+    left = ((side - 5) // 2 - 4) // 2 + 1
+    return nn.Sequential(
+        nn.Conv2d(channels, 96, 5, stride=2), nn.ReLU(),
+        nn.Conv2d(96, 96, 5, stride=2), nn.ReLU(),
+        nn.Flatten(), *_dropout(dropout),
+        nn.Linear(96 * left * left, classes),
+    )  # fmt: skip
 
 
 def _lenet(channels: int, first: int, second: int, flat: int, hidden: int, classes: int, dropout: float) -> nn.Module:

@@ -10,7 +10,7 @@ from bedl.report import svg
 from bedl.report.layout import card, legend
 from bedl.report.text import count, data, number, table
 
-__all__ = ["parts_card", "sweep_cards"]
+__all__ = ["ecdf_card", "parts_card", "strength_card", "sweep_cards"]
 
 Curves = Mapping[str, Sequence[float]]
 
@@ -95,6 +95,50 @@ def parts_card(title: str, how: str, curves: Curves, x_label: str, y_label: str)
         base = base + values
     plot = svg.figure(frame, *marks, name=title, x_label=x_label, y_label=y_label)
     return card(data(title, 80), data(how, 400), plot, key=legend(*((f"bar {kind}", said) for kind, said in _KINDS)))
+
+
+def ecdf_card(title: str, curves: Curves) -> str:
+    """Distribution functions of the entropies of known and of foreign images.
+
+    Args:
+        title: plain text.
+        curves: ``known`` and ``foreign``, entropies at evenly spaced shares from 0 to 1.
+    """
+    found = {name: _numbers(curves[name]) for name in ("known", "foreign") if name in curves}
+    frame = svg.Frame(0.0, max(1e-3, *(float(values[-1]) for values in found.values())), 0.0, 1.0)
+    marks = [
+        svg.line(frame, values, np.linspace(0, 1, len(values)), kind)
+        for kind, values in zip("ab", found.values(), strict=False)
+    ]
+    plot = svg.figure(frame, *marks, name=title, x_label="entropy, nats", y_label="share of images below")
+    how = "Known images should rise at the left, foreign ones at the right."
+    return card(data(title, 80), how, plot, key=legend(("line a", "known"), ("line b", "foreign")))
+
+
+def strength_card(title: str, curves: Curves) -> str:
+    """Accuracy, and entropy as a share of its greatest value, against the strength of an attack.
+
+    Args:
+        title: plain text.
+        curves: ``strength``, ``accuracy`` and ``entropy``, the latter in shares of log C.
+    """
+    at = np.asarray(curves["strength"], dtype=float)
+    frame = svg.Frame(float(at[0]), float(at[-1]), 0.0, 1.0)
+    marks, rows = [], []
+    for kind, name in zip("ab", ("accuracy", "entropy"), strict=True):
+        values = _numbers(curves[name])
+        tips = [f"{name} at {number(float(x))}: {number(float(v), 3)}" for x, v in zip(at, values, strict=True)]
+        marks += [svg.line(frame, at, values, kind), svg.scatter(frame, at, values, f"{kind} solid", tips, 3.2)]
+    for i, x in enumerate(at):
+        rows.append([number(float(x)), *(number(float(_numbers(curves[n])[i]), 3) for n in ("accuracy", "entropy"))])
+    plot = svg.figure(frame, *marks, name=title, x_label="strength of FGSM", y_label="share")
+    return card(
+        data(title, 80),
+        "Where accuracy falls, entropy should rise: a network that is wrong should not be sure.",
+        plot,
+        key=legend(("line a", "accuracy"), ("line b", "entropy / log C")),
+        numbers=table("Against the strength", ["strength", "accuracy", "entropy"], rows),
+    )
 
 
 _KINDS = (("noise", "data: noise"), ("evidence", "distributional: little evidence"), ("network", "model: the network"))

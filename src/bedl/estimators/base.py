@@ -168,8 +168,11 @@ class BEDLEstimator(Portable, BaseEstimator):
             elif self.method_.folds:
                 self.history_ = self._fit_in_folds(points, plan, seed, continuing)
             else:
-                parts = list(self._parts(points, table, plan, seed))
+                points, judges = self._set_aside(points, plan, seed)
+                parts = list(self._parts(points, plan, seed))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
+                if judges is not None:
+                    self._judge(judges)
         self._conclude()
         if self.verbose:
             print(self.chosen_)
@@ -388,9 +391,20 @@ class BEDLEstimator(Portable, BaseEstimator):
         points.scaled = True  # by the first call, whatever later ones bring
         return points
 
-    def _parts(
-        self, points: Points, table: TrainingSet, plan: Recipe, seed: int
-    ) -> Iterator[tuple[Points, Points | None]]:
+    def _set_aside(self, points: Points, plan: Recipe, seed: int) -> tuple[Points, Points | None]:
+        """Points to learn from, and those that decide how bold predictions are, if the method wants some."""
+        if not plan.judges:
+            return points, None
+        kept, out = held_out(points.n, plan.judges, stream_seed(seed, len(self._members())), self._labels(points))
+        part = points.subset(kept)
+        part.n_train = points.n_train * part.n / points.n
+        return part, points.subset(out) if len(out) else None
+
+    def _judge(self, points: Points) -> None:
+        """Let points that were set aside decide how bold predictions are."""
+        raise NotImplementedError
+
+    def _parts(self, points: Points, plan: Recipe, seed: int) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others."""
         for number in range(len(self._members())):
             if not plan.held_out:
@@ -402,7 +416,7 @@ class BEDLEstimator(Portable, BaseEstimator):
                 yield points, None
                 continue
             part = points.subset(kept)
-            part.n_train = table.size * len(kept) / points.n
+            part.n_train = points.n_train * len(kept) / points.n
             yield part, points.subset(out)
 
     def _labels(self, points: Points) -> np.ndarray | None:

@@ -46,7 +46,9 @@ def checked_scores(stored: Any, n_targets: int) -> Scores | None:
     return scores.tolist(), mass.tolist()
 
 
-def fitted_temperature(log_probabilities: np.ndarray, labels: np.ndarray) -> float:
+def fitted_temperature(
+    log_probabilities: np.ndarray, labels: np.ndarray, weight: np.ndarray | None = None, doubt: float = 0.0
+) -> float:
     """The t that makes labels most likely under p^(1/t), between 1/20 and 20: a convex problem in 1/t.
 
     C. Guo, G. Pleiss, Y. Sun, K. Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -54,6 +56,8 @@ def fitted_temperature(log_probabilities: np.ndarray, labels: np.ndarray) -> flo
     Args:
         log_probabilities: shape (n, C)
         labels: numbers of the classes. shape: (n,)
+        weight: how much each row counts; None: all the same. shape: (n,)
+        doubt: precision of a normal prior of log t around 0, in rows: few rows that are all right are no proof.
 
     Example:
         >>> log_p = np.log([[0.99, 0.01]] * 4)
@@ -62,10 +66,12 @@ def fitted_temperature(log_probabilities: np.ndarray, labels: np.ndarray) -> flo
         0.75
     """
     gaps = log_probabilities - log_probabilities[np.arange(len(labels)), labels][:, None]  # shape: (n, C)
+    share = np.full(len(labels), 1 / len(labels)) if weight is None else weight / weight.sum()
+    doubt = doubt / (len(labels) if weight is None else float(weight.sum()))
     low, high = 1 / 20, 20.0
     for _ in range(60):  # the slope of the mean −log p in 1/t rises: bisect its root
         middle = (low + high) / 2
         p = np.exp(middle * gaps - (middle * gaps).max(1, keepdims=True))
-        slope = float(((p / p.sum(1, keepdims=True)) * gaps).sum(1).mean())
+        slope = float(((p / p.sum(1, keepdims=True)) * gaps).sum(1) @ share + doubt * np.log(middle) / middle)
         low, high = (low, middle) if slope > 0 else (middle, high)
     return 2 / (low + high)

@@ -16,8 +16,11 @@ from bedl.deploy.scaling import Tempered
 from bedl.estimators.base import PARTS, BEDLEstimator
 from bedl.estimators.calibration import fitted_temperature
 from bedl.estimators.inputs import check_targets
+from bedl.estimators.portable import device_of
 from bedl.estimators.signatures import parameters_of
+from bedl.nn import frozen
 from bedl.predictive import Predictive
+from bedl.training.data import Points
 
 __all__ = ["BEDLClassifier"]
 
@@ -35,7 +38,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
 
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
-        temperature_: of `calibrate`; None: as trained.
+        temperature_: of `calibrate`, or of images that were set aside (method ``"images"``); None: as trained.
         method_, history_, n_features_in_, feature_names_in_: as in `BEDLRegressor`.
 
     Example:
@@ -149,6 +152,17 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return own if sample_weight is None else own * np.asarray(sample_weight)
 
     # -- for the base class -----------------------------------------------------------------------
+    def _judge(self, points: Points) -> None:
+        place, chunks = device_of(self.method_), np.array_split(np.arange(points.n), -(-points.n // 500))
+        said, labels, weights = [], [], []
+        with frozen(self.method_):
+            for x, y, weight in points.fetch(chunks):
+                said.append(self.method_.predict(x.to(place)).log_probabilities.cpu().double().numpy())
+                labels.append(y.numpy())
+                weights.append(np.ones(len(y)) if weight is None else weight.double().numpy())
+        log_p, counted = np.concatenate(said), np.concatenate(weights)
+        self.temperature_ = fitted_temperature(log_p, np.concatenate(labels), counted, doubt=4.0)
+
     def _in_units(self, prediction: Predictive) -> Predictive:
         if self.temperature_ is None:
             return prediction

@@ -24,6 +24,7 @@ class Recipe:
         patience: epochs without improvement.
         held_out: how many points decide when to stop; 0: none.
         lr: learning rate of Adam, at its highest.
+        judges: how many points decide how bold probabilities are; 0: none.
     """
 
     epochs: int
@@ -31,6 +32,7 @@ class Recipe:
     patience: int
     held_out: int
     lr: float = 0.01
+    judges: int = 0
 
 
 def recipe(
@@ -47,9 +49,9 @@ def recipe(
 
     Example:
         >>> recipe(20, "auto", "auto", "auto", True, 0.1)
-        Recipe(epochs=500, batch_size=20, patience=50, held_out=0, lr=0.01)
+        Recipe(epochs=500, batch_size=20, patience=50, held_out=0, lr=0.01, judges=0)
         >>> recipe(10_000, "auto", "auto", "auto", True, 0.1)
-        Recipe(epochs=70, batch_size=64, patience=10, held_out=1000, lr=0.01)
+        Recipe(epochs=70, batch_size=64, patience=10, held_out=1000, lr=0.01, judges=0)
     """
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
         if value != "auto" and not (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1):
@@ -59,10 +61,16 @@ def recipe(
     stops = early_stopping if early_stopping != "auto" else wanted is None or wanted.early_stopping
     small = n <= SMALL
     count = 0 if small or not stops else max(1, round(validation_fraction * n))
-    size, times = _pace(n, n - count, small, batch_size, epochs, wanted)
+    judges = 0 if wanted is None or not wanted.tempered else _judges(n)
+    size, times = _pace(n, n - count - judges, small, batch_size, epochs, wanted)
     waits = max(10, times // 10) if patience == "auto" else patience
     lr = float(learning_rate) if learning_rate != "auto" else 0.01 if wanted is None else wanted.lr
-    return Recipe(times, size, int(waits), count, lr)
+    return Recipe(times, size, int(waits), count, lr, judges)
+
+
+def _judges(n: int) -> int:
+    """A twentieth of many points; of few as many as a temperature needs, but no more than a tenth."""
+    return 0 if n <= SMALL else max(min(n // 10, 200), min(n // 20, 5000))
 
 
 def _pace(n: int, kept: int, small: bool, batch_size: Any, epochs: Any, wanted: Training | None) -> tuple[int, int]:

@@ -15,8 +15,8 @@ def fit_together(estimators: Sequence[Any], tables: Sequence[tuple[Any, Any]]) -
 
     A small network keeps no processor busy; twenty at once take little longer than one. Each ends up where its own
     `fit` would have taken it, up to rounding and to what a method draws while it learns, such as dropout. Methods that
-    take no gradient steps or hold out folds, and tables whose sizes ask for other batches or epochs, are fitted one
-    after the other.
+    take no gradient steps, hold out folds or set points aside, and tables whose sizes ask for other batches or epochs,
+    are fitted one after the other.
 
     Args:
         estimators: fresh ones.
@@ -64,8 +64,10 @@ def _begun(estimator: Any, x: Any, y: Any) -> Any:
     if estimator._members()[0].learns != "by steps" or estimator.method_.folds:
         return None
     plan = estimator._plan(len(table.X))
+    if plan.judges:
+        return None
     estimator._optimizers, estimator.n_seen_ = [], table.size
     points = estimator._points(table)
     points.n_train = table.size
-    parts = list(estimator._parts(points, table, plan, seed))
+    parts = list(estimator._parts(points, plan, seed))
     return parts, plan, seeds_of(seed, len(parts))

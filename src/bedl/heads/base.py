@@ -71,6 +71,13 @@ class Head(nn.Module):
         """
         raise BEDLError(f"{type(self).__name__} does not say how much it knows: write its log_ignorance(f)")
 
+    def unevenness(self, f: Moments | Tensor) -> Tensor:
+        """KL(u ‖ p) of the prediction p from u, which has all targets equally likely: at most linear in f.
+
+        f shape: (*batch, n_outputs) -> (*batch)
+        """
+        raise BEDLError(f"{type(self).__name__} has no targets that could be equally likely; that is for classes")
+
     def divergence_of_spread(self, f: Moments | Tensor) -> Tensor:
         """Divergence from knowing nothing, whatever the expected target: `kl`, unless a head can leave the mean out.
 

@@ -161,6 +161,10 @@ class Dirichlet(Head):
         m, _ = self.check_outputs(f)
         return -torch.logsumexp(m, -1, keepdim=True)
 
+    def unevenness(self, f: Moments | Tensor) -> Tensor:
+        """KL(1/C ‖ p) of the expected class probabilities. f shape: (*batch, C) -> (*batch)"""
+        return -self.log_probabilities(f).mean(-1) - math.log(self.n_classes)
+
     def _in_chunks(self, rule: Callable[..., Any], *inputs: Tensor) -> Any:
         """A rule applied to so many points at a time that intermediates stay small; a few dozen at least."""
         largest = LARGEST_ON_CPU if inputs[0].device.type == "cpu" else LARGEST

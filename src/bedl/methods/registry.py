@@ -30,12 +30,14 @@ class Training:
         batch_size: points per step.
         lr: learning rate of Adam, at its highest.
         early_stopping: whether points are held out to decide when to stop.
+        tempered: whether points are held out to decide how bold class probabilities are.
     """
 
     epochs: int
     batch_size: int
     lr: float
     early_stopping: bool
+    tempered: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from bedl.objectives import perturbations
 from bedl.objectives.base import ForwardPass, Objective, Sum
 from bedl.objectives.batch import Batch
-from bedl.objectives.evidence import Known, Unknown
+from bedl.objectives.evidence import Known, Unknown, Unsure
 from bedl.objectives.hyperprior import HyperPrior
 from bedl.objectives.likelihood import MarginalLikelihood
 from bedl.objectives.pac import PAC, VacuousBound
@@ -24,6 +24,7 @@ __all__ = [
     "MarginalLikelihood",
     "PAC",
     "Unknown",
+    "Unsure",
     "VacuousBound",
     "WeightPrior",
     # off-manifold copies

@@ -2,7 +2,8 @@
 
 The likelihood is blind to how much evidence there is: it sees the sum of the variances of a target, and logits up to a
 constant. Two terms fix it. On the data lambda, the distribution of the target, is to be known about as well as N
-observations can make it known (`Known`); off the data it is to be as unknown as the prior has it (`Unknown`).
+observations can make it known (`Known`); off the data it is to be as unknown as the prior has it (`Unknown`, and for
+copies that may be data, such as those of images, `Unsure`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bedl.objectives.base import ForwardPass, Objective
 from bedl.objectives.batch import Batch
 from bedl.objectives.perturbations import Perturbation, takes_many, with_copies
 
-__all__ = ["Known", "Unknown"]
+__all__ = ["Known", "Unknown", "Unsure"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +64,7 @@ class Known(Objective):
         log_ignorance = forward.head.log_ignorance(forward.outputs)  # shape: (n, k)
         n = torch.as_tensor(forward.batch.n_train, dtype=log_ignorance.dtype, device=log_ignorance.device)
         excess = log_ignorance + (n / self.observations).log()
-        distance = F.softplus(excess) - 0.5 * excess - math.log(2)
-        return forward.batch.mean(distance.mean(-1))
+        return forward.batch.mean(_log_cosh(excess).mean(-1))
 
     def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
         return self.strength * statistic
@@ -114,3 +114,55 @@ class Unknown(Objective):
 
     def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
         return self.strength * (statistic.clamp_min(0.0) + 1e-3).sqrt()
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsure(Unknown):
+    """Off the data, classes are equally likely and hardly anything is behind it. For copies some of which are data.
+
+        strength · mean over copies of  KL(1/C ‖ p) + log cosh(½ log(alpha_0 / evidence))
+
+    Some copies are data: a 0 that was turned is a 0. There the two have to find a balance, so each copy pulls no more
+    at the logits than a label does, and at log alpha_0 half as much. The root of `Unknown` becomes steep where copies
+    are told from data, and its divergence grows like 1/alpha where they are not: both pull at the data near them, the
+    longer the training the more.
+
+    Args:
+        strength: a factor on the mean.
+        perturbation: how copies are made, ``(x, generator) -> x``; by default a choice that fits the input's shape.
+        evidence: alpha_0 where nothing is known, in observations. By default one in all, 1/C for each class (W. Perks
+            1947). C observations, one for each class, would already rule out that some class is nearly certain: what
+            is not known would mostly be called noise.
+
+    Example:
+        >>> import torch
+        >>> from bedl.heads import Dirichlet
+        >>> from bedl.moments import Moments
+        >>> nothing = Dirichlet(10)(Moments(torch.full((1, 10), 0.1).log(), 0.0))
+        >>> flat = Dirichlet(10)(Moments(torch.zeros(1, 10), 0.0))
+        >>> [round(float(p.epistemic / p.total), 2) for p in (nothing, flat)]
+        [0.63, 0.16]
+    """
+
+    strength: float = 0.5
+    evidence: float = 1.0
+
+    additive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.evidence > 0:
+            raise ValueError(f"Unsure: evidence must be positive, not {self.evidence}")
+
+    def statistic(self, forward: ForwardPass) -> Tensor:
+        head, outputs = forward.head, forward.outputs_perturbed
+        excess = head.log_ignorance(outputs) + math.log(self.evidence)
+        return forward.batch.mean(head.unevenness(outputs) + _log_cosh(excess).mean(-1))
+
+    def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
+        return self.strength * statistic
+
+
+def _log_cosh(excess: Tensor) -> Tensor:
+    """log cosh(½ excess), finite for all. shape: (*shape)"""
+    return F.softplus(excess) - 0.5 * excess - math.log(2)

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from bedl.objectives.drawing import channel_range, draw_integer, draw_uniform
 
-__all__ = ["cut_and_joined", "erased", "jittered", "moved", "noisy", "turned", "warped"]
+__all__ = ["grafted", "jittered", "joined", "moved", "noisy", "turned", "warped"]
 
 
 def noisy(x: Tensor, generator: Generator | None = None, sizes: tuple[float, float] = (0.15, 1.0)) -> Tensor:
@@ -68,8 +68,8 @@ def moved(x: Tensor, generator: Generator | None = None) -> Tensor:
     return _seen_at(x, F.affine_grid(rows.reshape(-1, 2, 3), list(x.shape), align_corners=False))
 
 
-def warped(x: Tensor, generator: Generator | None = None, reach: tuple[float, float] = (0.2, 0.6)) -> Tensor:
-    """Each image as on crumpled paper: every place is taken from another one near by.
+def warped(x: Tensor, generator: Generator | None = None, reach: tuple[float, float] = (0.5, 1.0)) -> Tensor:
+    """Each image as on crumpled paper: every place is taken from another one. What is bent less is often still data.
 
     Args:
         x: images. shape: (n, channels, height, width)
@@ -80,25 +80,30 @@ def warped(x: Tensor, generator: Generator | None = None, reach: tuple[float, fl
     return _seen_at(x, _straight(x) + _field(x, 3 + draw_integer(3, generator), generator) * size)
 
 
-def cut_and_joined(x: Tensor, generator: Generator | None = None) -> Tensor:
-    """A part of one image, up to a straight cut, beside a part of another.
+def joined(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """A part of one image, up to a straight cut, beside a part of another one that is `turned`.
+
+    Turned, because halves of two images of one class often fit together as they are.
 
     Args:
         x: images. shape: (n, channels, height, width)
         generator: source of randomness.
     """
-    partner = x[draw_uniform(x, len(x), generator=generator).argsort()]
-    return torch.where(_side(x, generator), x, partner)
+    return torch.where(_side(x, generator), x, turned(_partners(x, generator), generator))
 
 
-def erased(x: Tensor, generator: Generator | None = None) -> Tensor:
-    """The images without what lies beyond a straight cut: the darkest value of each channel is there.
+def grafted(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """Parts of two images, cut off straight, each turned by any angle and moved, the brighter one at each pixel.
+
+    Beyond the cuts the darkest value of each channel is taken: of strokes on a ground, other strokes are made.
 
     Args:
         x: images. shape: (n, channels, height, width)
         generator: source of randomness.
     """
-    return torch.where(_side(x, generator), x, channel_range(x)[0])
+    low = channel_range(x)[0]
+    parts = (torch.where(_side(part, generator), part, low) for part in (x, _partners(x, generator)))
+    return torch.maximum(*(_placed(part, generator, turn=math.pi, shift=0.15, zoom=1.3) for part in parts))
 
 
 def jittered(
@@ -108,11 +113,13 @@ def jittered(
     turn: float = 8.0,
     zoom: float = 0.08,
     warp: float = 0.04,
+    share: float = 0.5,
 ) -> Tensor:
-    """Each image a little elsewhere, turned, sheared, larger or smaller and bent: what it shows stays what it is.
+    """Images a little elsewhere, turned, sheared, larger or smaller and bent: what they show stays what it is.
 
     This is no copy off the data but an augmentation of them, for ``BEDL(…, augment=jittered)``. Images are not
-    mirrored: many things, letters and digits among them, are others in a mirror.
+    mirrored: many things, letters and digits among them, are others in a mirror. Some are left as they are, since an
+    image that is moved is also blurred a little: a network that has only seen such takes sharp ones for foreign.
 
     Args:
         x: images. shape: (n, channels, height, width)
@@ -121,11 +128,12 @@ def jittered(
         turn: at most by so many degrees.
         zoom: at most so much larger or smaller, and twice as much sheared.
         warp: places are bent by so much, in units of half the picture.
+        share: of the images that are varied.
 
     Example:
         >>> image = torch.zeros(1, 1, 28, 28)
         >>> image[..., 10:18, 10:18] = 1.0
-        >>> other = jittered(image, torch.Generator().manual_seed(0))
+        >>> other = jittered(image, torch.Generator().manual_seed(0), share=1.0)
         >>> other.shape, bool((other != image).any()), bool(other[0, 0, 13, 13] > 0.9)
         (torch.Size([1, 1, 28, 28]), True, True)
     """
@@ -134,7 +142,22 @@ def jittered(
     cos, sin = angle.cos() * size, angle.sin() * size
     rows = torch.stack([cos, shear * cos - sin, 2 * shift * right, sin, shear * sin + cos, 2 * shift * down], -1)
     places = F.affine_grid(rows.reshape(-1, 2, 3), list(x.shape), align_corners=False)
-    return _seen_at(x, places + warp * _field(x, 5, generator))
+    varied = draw_uniform(x, len(x), 1, 1, 1, generator=generator) < share
+    return torch.where(varied, _seen_at(x, places + warp * _field(x, 5, generator)), x)
+
+
+def _partners(x: Tensor, generator: Generator | None) -> Tensor:
+    """The same images in another order. shape: (n, channels, height, width)"""
+    return x[draw_uniform(x, len(x), generator=generator).argsort()]
+
+
+def _placed(x: Tensor, generator: Generator | None, turn: float, shift: float, zoom: float) -> Tensor:
+    """Each image turned by up to so many radians, shifted by shares of the picture, larger or smaller by a factor."""
+    angle, size, right, down = 2 * draw_uniform(x, 4, len(x), generator=generator) - 1
+    angle, size = turn * angle, torch.exp(math.log(zoom) * size)
+    cos, sin = angle.cos() * size, angle.sin() * size
+    rows = torch.stack([cos, -sin, 2 * shift * right, sin, cos, 2 * shift * down], -1)
+    return _seen_at(x, F.affine_grid(rows.reshape(-1, 2, 3), list(x.shape), align_corners=False))
 
 
 def _side(x: Tensor, generator: Generator | None) -> Tensor:

@@ -19,7 +19,7 @@ from bedl.moments import Moments
 from bedl.nn.calling import has_parts, map_parts
 from bedl.objectives.batch import Batch
 from bedl.objectives.drawing import channel_range, draw_integer, draw_uniform
-from bedl.objectives.image_copies import cut_and_joined, erased, moved, noisy, turned, warped
+from bedl.objectives.image_copies import grafted, joined, moved, noisy, turned, warped
 
 __all__ = [
     "IMAGE",
@@ -282,7 +282,7 @@ def varied(x: Tensor | Moments, perturbation: Perturbation, generator: Generator
 
 IMAGE = each_of(
     *(shuffle_blocks, shuffle_quarters, smooth_blobs, maximum_of_two, invert_contrast, noisy, turned, moved, warped),
-    *(cut_and_joined, erased),
+    *(joined, grafted),
 )
 TABLE = one_of(permute_columns, outside_range)
 

@@ -1,4 +1,4 @@
-"""Images of 28×28 that are no digits of MNIST, and which of the training's perturbations each of them resembles.
+"""Images that are none of a data set's classes, and which of the training's perturbations each of them resembles.
 
 Letters are drawn with the DejaVu fonts (Debian's fonts-dejavu) by Pillow and put into the frame as MNIST's digits are:
 20 pixels large, centred by mass. Letters that are also digits to a reader are left out.
@@ -11,63 +11,92 @@ from pathlib import Path
 
 import numpy as np
 
+from bedl.bench.images import scaled
+from bedl.bench.table import Root
 from bedl.data.images import load_images
 
-__all__ = ["RESEMBLES", "digits", "foreign_sets"]
+__all__ = ["RESEMBLES", "foreign_sets"]
 
 FONTS = Path("/usr/share/fonts/truetype/dejavu")
 FACES = "Sans Sans-Oblique Sans-ExtraLight SansCondensed Serif Serif-Italic SansMono SansMono-Bold".split()
 LATIN, GREEK = "ACEFGHJKLMNPQRTUVWXYadefhkmnprtuwxy", "ΓΔΘΛΞΠΣΦΨΩαβγδεζηθκλμξπρστφχψω"
 RESEMBLES = {  # the names of `bedl.objectives.perturbations.IMAGE`
-    "Fashion-MNIST": "smooth_blobs, a little",
-    "CIFAR-10 in grey": "noisy and smooth_blobs, a little",
-    "turned by 90°": "turned (the same), moved",
-    "upside down": "moved, for some angles",
+    "fashion": "smooth_blobs, a little",
+    "cifar-6-10": "none",
+    "cifar-grey": "noisy and smooth_blobs, a little",
+    "digits": "none",
+    "turned": "turned (the same), moved",
+    "upside-down": "moved, for some angles",
     "mirrored": "none; but 0, 1 and 8 stay digits",
     "inverted": "invert_contrast (the same)",
-    "Latin letters": "none",
-    "Greek letters": "none",
-    "pen strokes": "erased and warped, a little",
+    "noise": "noisy, at its strongest",
+    "latin": "grafted, a little",
+    "greek": "grafted, a little",
+    "strokes": "grafted and warped, a little",
 }
 
 
-def digits(train: bool) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST, from 0 to 1. shapes: (n, 1, 28, 28), (n,)"""
-    images, labels, _ = load_images("mnist", train=train)
-    return images.astype(np.float32) / 255, labels
-
-
-def foreign_sets(test: np.ndarray, most: int | None = None) -> dict[str, np.ndarray]:
-    """Foreign images by name; those of data that are not there are left out.
+def foreign_sets(
+    dataset: str, test: np.ndarray, root: Root = None, most: int | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Foreign images by name, the paper's first, and why some are left out: what they are made of is not there.
 
     Args:
-        test: the digits that some are made of. shape: (n, 1, 28, 28)
+        dataset: ``mnist`` or ``cifar-1-5``.
+        test: its test images, which some are made of. shape: (n, channels, height, width)
+        root: where data sets are.
         most: of each set, no more than that.
     """
-    drawn = min(most or 2000, 2000)
-    made: dict[str, Callable[[], np.ndarray]] = {
-        "Fashion-MNIST": lambda: load_images("fashion_mnist", train=False)[0].astype(np.float32) / 255,
-        "CIFAR-10 in grey": _grey,
-        "turned by 90°": lambda: np.ascontiguousarray(np.rot90(test, axes=(2, 3))),
-        "upside down": lambda: np.ascontiguousarray(test[:, :, ::-1, ::-1]),
-        "mirrored": lambda: np.ascontiguousarray(test[..., ::-1]),
-        "inverted": lambda: 1 - test,
-        "Latin letters": lambda: letters(LATIN, drawn, seed=1),
-        "Greek letters": lambda: letters(GREEK, drawn, seed=2),
-        "pen strokes": lambda: strokes(drawn, seed=3),
-    }
-    found = {}
-    for name, make in made.items():
+    makers = _of_digits(test, root, min(most or 2000, 2000)) if dataset == "mnist" else _of_scenes(test, root)
+    found, left_out = {}, {}
+    for name, make in makers.items():
         try:
-            found[name] = make()[:most]
+            found[name] = np.ascontiguousarray(make()[:most])
         except (ImportError, OSError) as error:
-            print(f"without {name}: {error}")
-    return found
+            left_out[name] = str(error)
+    return found, left_out
 
 
-def _grey() -> np.ndarray:
+def _of_digits(test: np.ndarray, root: Root, drawn: int) -> dict[str, Callable[[], np.ndarray]]:
+    return {
+        "fashion": lambda: scaled(load_images("fashion_mnist", train=False, root=root)[0]),
+        "cifar-grey": lambda: _grey(root),
+        "turned": lambda: np.rot90(test, axes=(2, 3)),
+        "upside-down": lambda: test[:, :, ::-1, ::-1],
+        "mirrored": lambda: test[..., ::-1],
+        "inverted": lambda: 1 - test,
+        "noise": lambda: _noise(test),
+        "latin": lambda: letters(LATIN, drawn, seed=1),
+        "greek": lambda: letters(GREEK, drawn, seed=2),
+        "strokes": lambda: strokes(drawn, seed=3),
+    }
+
+
+def _of_scenes(test: np.ndarray, root: Root) -> dict[str, Callable[[], np.ndarray]]:
+    def others() -> np.ndarray:
+        images, labels, _ = load_images("cifar10", train=False, root=root)
+        return scaled(images[labels >= 5])
+
+    def digits() -> np.ndarray:
+        small = scaled(load_images("mnist", train=False, root=root)[0])
+        return np.repeat(np.pad(small, ((0, 0), (0, 0), (2, 2), (2, 2))), 3, axis=1)
+
+    return {
+        "cifar-6-10": others,
+        "digits": digits,
+        "turned": lambda: np.rot90(test, axes=(2, 3)),
+        "inverted": lambda: 1 - test,
+        "noise": lambda: _noise(test),
+    }
+
+
+def _noise(test: np.ndarray) -> np.ndarray:
+    return np.random.default_rng(4).random((min(len(test), 2000), *test.shape[1:]), dtype=np.float32)
+
+
+def _grey(root: Root) -> np.ndarray:
     """CIFAR-10's test part in grey, without its outermost two pixels."""
-    colours = load_images("cifar10", train=False)[0].astype(np.float32) / 255
+    colours = scaled(load_images("cifar10", train=False, root=root)[0])
     return np.einsum("nchw,c->nhw", colours, [0.299, 0.587, 0.114])[:, None, 2:30, 2:30].astype(np.float32)
 
 
@@ -116,7 +145,7 @@ def _framed(picture: object) -> np.ndarray:
     rows, columns = np.nonzero(np.asarray(picture) > 30)
     drawn = picture.crop((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1))
     size = 20 / max(drawn.size)
-    small = drawn.resize([max(1, round(side * size)) for side in drawn.size], Image.Resampling.LANCZOS)  # type: ignore
+    small = drawn.resize([max(1, round(side * size)) for side in drawn.size], Image.Resampling.LANCZOS)
     ink = np.asarray(small, dtype=np.float32) / 255
     result = np.zeros((28, 28), np.float32)
     places = []

@@ -1,0 +1,174 @@
+"""Cells of images: the data, how a method is set up on them, and what its predictions are scored by."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bedl import metrics
+from bedl.bench.cells import Cell, Preset
+from bedl.bench.presets import Setup
+from bedl.bench.regression import seed_of
+from bedl.bench.table import Root
+
+__all__ = [
+    "CHECKPOINTS", "PAPER", "Images", "class_scores", "detection_scores", "entropy_curve", "fitted", "load",
+    "network_setup",
+]  # fmt: skip
+
+CHECKPOINTS = "BEDL_CHECKPOINTS"  # a folder; there long trainings can be taken up again
+PAPER = ("edl", "mc-dropout", "bedl+reg", "bedl", "dvi", "varout")  # its methods on images, the quick ones first
+EPOCHS = 10
+COMMON = (
+    f"how long it is trained is not stated: {EPOCHS} epochs",
+    "the batch size is not stated: 128",
+    "gradients are clipped at norm 1",
+)
+START = "means and variances of weights start with mu² + sigma² = 2/fan-in, log sigma² at −9"
+OURS = "not in the paper: trained as its BEDL is"
+
+
+class Images(NamedTuple):
+    """Images to learn from and to score. shapes: x (n, channels, height, width), from 0 to 1; y (n,)"""
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    classes: int
+
+
+def load(dataset: str, root: Root = None) -> Images:
+    """A data set of the tables: ``mnist``, ``cifar10``, or ``cifar-1-5``, the first five classes of it."""
+    from bedl.data.images import load_images
+
+    name, some = ("cifar10", 5) if dataset == "cifar-1-5" else (dataset, 10)
+    x, y, _ = load_images(name, root=root)
+    x_test, y_test, _ = load_images(name, train=False, root=root)
+    own, scored = y < some, y_test < some
+    return Images(scaled(x[own]), y[own], scaled(x_test[scored]), y_test[scored], some)
+
+
+def scaled(images: np.ndarray) -> np.ndarray:
+    """Bytes as numbers from 0 to 1."""
+    return images.astype(np.float32) / 255
+
+
+# -- learning ----------------------------------------------------------------------------------------
+def network_setup(preset: Preset, method: str, epochs: int = EPOCHS) -> Setup:
+    """How a method is set up on images, whatever the network.
+
+    Args:
+        preset: "paper": Adam at 1e-3, five draws wherever something is drawn; "best": every method as it comes.
+        method: its name in `bedl.methods.registry`.
+        epochs: under "paper".
+
+    Example:
+        >>> network_setup("paper", "varout").estimator["method_options"], network_setup("best", "auto").estimator
+        ({'samples': 5}, {'method': 'auto'})
+    """
+    if preset == "best":
+        return Setup({"method": method})
+    common = {
+        "epochs": epochs, "batch_size": 128, "learning_rate": 1e-3, "schedule": "constant", "early_stopping": False,
+    }  # fmt: skip
+    own: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+        "bedl": ({}, (START,)),
+        "bedl+reg": ({}, (START, "delta is not stated: 0.05; only evidence for wrong classes is compared with Dir(1)")),
+        "edl": ({}, ()),
+        "mc-dropout": ({"samples": 5}, ("dropout is not stated: 0.5 in front of the last layer",)),
+        "varout": ({"samples": 5}, (START,)),
+        "dvi": ({"softmax": "samples", "samples": 5}, (START,)),
+    }
+    options, deviations = own.get(method, ({}, (OURS,)))
+    more = {"method_options": options} if options else {}
+    said = COMMON if epochs == EPOCHS else COMMON[1:]
+    return Setup({"method": method, **common, **more}, (*said, *deviations))
+
+
+def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood") -> Any:
+    """A classifier, learned from the cell's images.
+
+    Args:
+        cell: which it is.
+        images: the data.
+        plan: how.
+        net: makes the network, (classes, dropout=…) -> module.
+        family: of the network: tables with the same one share its training, where $BEDL_CHECKPOINTS keeps it.
+    """
+    from bedl.estimators import BEDLClassifier
+    from bedl.training import Checkpoints
+
+    folder, place = os.environ.get(CHECKPOINTS), None
+    if folder:
+        own = "-".join(map(str, (family, cell.dataset, cell.method, cell.preset, cell.split, cell.seed)))
+        place = Checkpoints(Path(folder) / own, every_seconds=120)
+    dropout = 0.5 if cell.method in ("mc-dropout", "fast-dropout") else 0.0
+    model = BEDLClassifier(
+        **plan.estimator, net=functools.partial(_outputs, net, dropout), device="cpu", random_state=seed_of(cell),
+        checkpoint=place,
+    )  # fmt: skip
+    return model.fit(images.x, images.y)
+
+
+def _outputs(net: Any, dropout: float, shape: tuple[int, ...], outputs: int) -> Any:
+    return net(outputs, dropout=dropout)
+
+
+# -- scores ------------------------------------------------------------------------------------------
+def class_scores(prediction: Any, y: np.ndarray) -> dict[str, float]:
+    """Of predictions for images of known classes.
+
+    Args:
+        prediction: a `CategoricalPredictive`.
+        y: shape (n,)
+
+    Returns:
+        ``error``, ``nll``, ``ece``, ``brier``, ``ecdf_auc_known``; the mean of each part of the uncertainty.
+    """
+    p = _probabilities(prediction)
+    return {
+        "error": 1 - metrics.accuracy(y, p),
+        "nll": metrics.nll_categorical(y, prediction.log_probabilities),
+        "ece": metrics.ece(y, p),
+        "brier": metrics.brier(y, p),
+        "ecdf_auc_known": metrics.ecdf_auc(prediction.entropy, p.shape[1]),
+        **{f"{part}_known": float(getattr(prediction, part).mean()) for part in ("data", "distributional", "model")},
+    }
+
+
+def detection_scores(known: Any, foreign: Any) -> dict[str, float]:
+    """How well images that are foreign are told from those that are not.
+
+    Args:
+        known, foreign: predictions, `CategoricalPredictive`.
+
+    Returns:
+        ``ecdf_auc`` of the foreign entropies, ``auroc_total``, ``auroc_epistemic``, ``auroc_softmax`` (by the greatest
+        probability), ``aupr`` and ``fpr95`` by the entropy.
+    """
+    total, epistemic = ([getattr(p, part).numpy() for p in (known, foreign)] for part in ("entropy", "epistemic"))
+    doubt = [1 - _probabilities(p).max(1) for p in (known, foreign)]
+    return {
+        "ecdf_auc": metrics.ecdf_auc(total[1], foreign.log_probabilities.shape[1]),
+        "auroc_total": metrics.auroc(*total),
+        "auroc_epistemic": metrics.auroc(*epistemic),
+        "auroc_softmax": metrics.auroc(*doubt),
+        "aupr": metrics.aupr(*total),
+        "fpr95": metrics.fpr_at_tpr(*total),
+    }
+
+
+def entropy_curve(prediction: Any, points: int = 51) -> list[float]:
+    """The entropies below which shares of 0 to 1 lie, evenly spaced: what an ECDF is drawn from. shape: (points,)"""
+    found = np.quantile(prediction.entropy.double().numpy(), np.linspace(0, 1, points))
+    return [round(float(value), 5) for value in found]
+
+
+def _probabilities(prediction: Any) -> np.ndarray:
+    p = prediction.probabilities.double().numpy()
+    return np.asarray(p / p.sum(1, keepdims=True))
