@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from bedl import BEDLClassifier, BEDLRegressor
-from bedl.methods import nearness
+from bedl.estimators import load
 from bedl.methods.nearness import Nearness
 from bedl.nn.scaling import Standardize
 
@@ -73,14 +74,24 @@ def test_rows_of_no_weight_are_not_kept_and_of_many_some() -> None:
     assert near(x[10:]).min() > 0
 
 
-def test_of_many_rows_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearness, "LANDMARKS", 7)
-    near, away, _ = fitted(table())
+def test_of_many_rows_some_are_kept() -> None:
+    near = Nearness(3, most=7).double()
+    away = near.fit(table(), torch.arange(60) % 3, torch.arange(60), None, curve)
     assert len(near.landmarks) == 7
     assert bool(away.isfinite().all())
-    again = Nearness(3, Standardize(torch.zeros(3), torch.ones(3))).double()
+    again = Nearness(3).double()
     again.load_state_dict(near.state_dict())
     torch.testing.assert_close(again(table(20)), near(table(20)))
+
+
+def test_a_stack_that_keeps_no_rows(tmp_path: Path) -> None:
+    X, _, y = boxes(100)
+    model = BEDLRegressor(**{**QUICK, "epochs": 5}, method_options={"landmarks": 0}, method="stack").fit(X, y[:300])
+    assert model.method_.nearness is None
+    again = load(model.save(tmp_path / "model.safetensors"))
+    np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-6)
+    with pytest.raises(ValueError, match="landmarks must be at least 0"):
+        BEDLRegressor(method="stack", method_options={"landmarks": -1}).fit(X, y[:300])
 
 
 def test_before_it_is_fitted_everything_is_near() -> None:

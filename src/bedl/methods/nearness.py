@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from bedl.moments import Moments, as_moments
 from bedl.nn.columns import compact
 
-__all__ = ["Nearness"]
+__all__ = ["LANDMARKS", "Nearness"]
 
-LANDMARKS = 2000  # rows that are kept
+LANDMARKS = 2000
 LOOKED_AT = 1000  # rows where slopes are measured
 CHUNK = 4096  # rows whose distances are computed together
 USUAL = 0.8  # share of the rows held out whose distance is taken for usual
@@ -30,14 +30,16 @@ class Nearness(nn.Module):
     Args:
         n_columns: of the table.
         front: scales the columns; None: they are as they should be.
+        most: rows that are kept.
     """
 
     slopes: Tensor
     landmarks: Tensor
     usual: Tensor
 
-    def __init__(self, n_columns: int, front: nn.Module | None = None):
+    def __init__(self, n_columns: int, front: nn.Module | None = None, most: int = LANDMARKS):
         super().__init__()
+        self.most = most
         self.front = nn.Identity() if front is None else front
         self.register_buffer("slopes", torch.zeros(n_columns))
         self.register_buffer("landmarks", torch.zeros(0, n_columns))  # weighted already. shape: (rows, columns)
@@ -62,7 +64,7 @@ class Nearness(nn.Module):
             predict: what each network predicts; their slopes count. (n, columns) -> (n, outputs)
         """
         counted = torch.arange(len(fold), device=fold.device) if weight is None else weight.nonzero()[:, 0]
-        kept = _spaced(counted, LANDMARKS)
+        kept = _spaced(counted, self.most)
         self.slopes.copy_(self._slopes(as_moments(x[_spaced(counted, LOOKED_AT)]).loc, predict))  # type: ignore[index]
         self.landmarks = self._place(x[kept]).to(self.slopes)  # type: ignore[index]
         away = [self._to(self._place(x[i]), fold[i, None] == fold[kept]) for i in held.split(CHUNK)]  # type: ignore[index]

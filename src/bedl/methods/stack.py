@@ -13,7 +13,7 @@ from typing import Any
 
 from bedl.methods.evidence import evidence
 from bedl.methods.linear import LinearClasses, LinearTargets
-from bedl.methods.nearness import Nearness
+from bedl.methods.nearness import LANDMARKS, Nearness
 from bedl.methods.registry import Problem, Training, register
 from bedl.methods.stack_classes import ClassStack
 from bedl.methods.stack_targets import TargetStack
@@ -58,7 +58,11 @@ def sized(n: int) -> dict[str, Any]:
     scaling="quartiles",
 )
 def stack(
-    problem: Problem, folds: int = FOLDS, held: int | None = None, groups: int = MOST_GROUPS
+    problem: Problem,
+    folds: int = FOLDS,
+    held: int | None = None,
+    groups: int = MOST_GROUPS,
+    landmarks: int = LANDMARKS,
 ) -> TargetStack | ClassStack:
     """Networks of the method "evidence" in folds.
 
@@ -68,6 +72,8 @@ def stack(
         held: how many of these are held out by a network; None: all.
         groups: how many networks learn without the same fold, at most 2: one with a weak prior on weights and quick
             waves, one with a strong prior and slow ones.
+        landmarks: how many rows of the table are kept, at most, to say how far another one is from them; 0: none, and
+            gaps between rows are taken for known.
     """
     if not 2 <= folds <= MANY_FOLDS:
         raise ValueError(f"stack: folds must lie between 2 and {MANY_FOLDS}, not {folds}")
@@ -75,6 +81,8 @@ def stack(
         raise ValueError(f"stack: held must lie between 1 and the number of folds, {folds}, not {held}")
     if not 1 <= groups <= MOST_GROUPS:
         raise ValueError(f"stack: groups must lie between 1 and {MOST_GROUPS}, not {groups}")
+    if landmarks < 0:
+        raise ValueError(f"stack: landmarks must be at least 0, not {landmarks}")
     held = folds if held is None else held
     members = [
         evidence(problem, weight_prior=strength, frequency=frequency)
@@ -82,14 +90,14 @@ def stack(
         for _ in range(held)
     ]
     kind: Any = ClassStack if problem.task == "classification" else TargetStack
-    return kind(members, folds, held, _linear(problem, held), _nearness(problem), problem.n_targets)
+    return kind(members, folds, held, _linear(problem, held), _nearness(problem, landmarks), problem.n_targets)
 
 
-def _nearness(problem: Problem) -> Nearness | None:
+def _nearness(problem: Problem, landmarks: int) -> Nearness | None:
     """Distances to the data, of tables."""
-    if len(problem.input_shape) != 1:
+    if len(problem.input_shape) != 1 or not landmarks:
         return None
-    return Nearness(problem.input_shape[0], None if problem.front is None else problem.front())
+    return Nearness(problem.input_shape[0], None if problem.front is None else problem.front(), landmarks)
 
 
 def _linear(problem: Problem, held: int) -> LinearTargets | LinearClasses | None:
