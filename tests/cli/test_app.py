@@ -100,7 +100,8 @@ def test_a_stop_right_at_the_beginning(name, code):
 
 
 def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
-    from bedl.cli import Stopped, onlooker
+    from bedl.terminal import onlooker
+    from bedl.terminal.stopping import Stopped
 
     def stop(self, run, row):
         raise Stopped(signal.SIGTERM)
@@ -116,9 +117,9 @@ def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
 
 
 def test_a_stop_that_a_library_swallows_is_still_one(monkeypatch):
-    from bedl import cli
+    from bedl.terminal import stopping
 
-    monkeypatch.setattr(cli, "_asked", [signal.SIGTERM])
+    monkeypatch.setattr(stopping, "_asked", [signal.SIGTERM])
     said = run("fit", "no.csv", "-t", "y")  # what fails now may do so for that
     assert (said.exit_code, said.stderr) == (143, "Stopped.\n")
 

@@ -51,7 +51,7 @@ def test_built_in_sets_have_a_target_of_their_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ensemble", [1, 2])
 def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, ensemble):
-    from bedl.cli import onlooker
+    from bedl.terminal import onlooker
 
     words = ["fit", shelf / "houses.csv", "--target", "price", "--epochs", 4, "--seed", 3, "--ensemble", ensemble]
     monkeypatch.setattr("bedl.tabular.run.LEAST", 0.0)  # a checkpoint after every epoch
@@ -81,7 +81,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
 
 
 def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
-    from bedl.cli import onlooker
+    from bedl.terminal import onlooker
 
     runs = []
     monkeypatch.setattr("bedl.tabular.run.LEAST", 0.0)

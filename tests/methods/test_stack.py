@@ -101,6 +101,19 @@ def test_the_weights_are_those_of_rows_held_out(model: BEDLRegressor) -> None:
     np.testing.assert_allclose(plain[0], model.predict_dist(linear(5)[0]).interval(0.9)[0][:, 0])
 
 
+def test_one_component_can_be_all_that_is_kept(tmp_path: Path) -> None:
+    """Its tensors have to be such as files take."""
+    model = BEDLRegressor(**{**QUICK, "epochs": 1}).fit(*linear(60, noise=1e-3))
+    stack = model.method_
+    y = torch.zeros(60, 1)
+    known, doubted = torch.full((60, 1, 1), 1e-4), torch.full((60, 1, 2), 1e6)
+    stack._weigh(torch.zeros(60, 1, 3).double(), torch.cat([doubted, known], -1).double(), None, y, None)
+    assert set(stack.groups.tolist()) == {2}
+    assert all(part.stride() == (1,) for part in (stack.groups, stack.scales, stack.reaches, stack.weights))
+    again = load(model.save(tmp_path / "model.safetensors"))
+    torch.testing.assert_close(again.method_.weights, stack.weights.to(again.method_.weights))
+
+
 def test_members_have_not_seen_their_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 

@@ -41,10 +41,10 @@ class Workshop(NamedTuple):
 def imported() -> None:
     """Imports what children need, before the first one is made."""
     import bedl.cli.app
-    import bedl.cli.onlooker
     import bedl.estimators.storage
     import bedl.report
     import bedl.tabular.run
+    import bedl.terminal.onlooker
     import bedl.training.checkpoint  # noqa: F401
 
 

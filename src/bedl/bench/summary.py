@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +66,11 @@ class Sheet:
     head: tuple[str, ...]
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        lines = [dataclasses.asdict(line) for line in self.lines]
+        return {"title": self.title, "columns": list(self.head), "lines": lines}
 
 
 def sheets(table: Table, rows: Iterable[Row]) -> list[Sheet]:

@@ -5,53 +5,21 @@ Every verb imports what it needs when it is called: `bedl predict model.onnx dat
 
 from __future__ import annotations
 
-import signal
 import sys
 
-__all__ = ["Stopped", "asked_to_stop", "exit_code", "main"]
+from bedl.terminal.stopping import Stopped, exit_code, listen
 
-
-class Stopped(BaseException):
-    """SIGTERM or Ctrl-C. No KeyboardInterrupt: Typer would end the process at some of those without a word.
-
-    Args:
-        number: of the signal.
-    """
-
-    def __init__(self, number: int = signal.SIGINT):
-        super().__init__(number)
-        self.number = number
-
-
-def exit_code(stop: BaseException) -> int:
-    """What a process that was stopped ends with: 128 and the number of the signal."""
-    return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+__all__ = ["main"]
 
 
 def main() -> None:
     """The entry point of the script `bedl`."""
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it ignored
-        signal.signal(signal.SIGINT, _stop)
+    listen()
     try:
         _main()
     except (KeyboardInterrupt, Stopped) as stop:  # while modules are imported; later `Verbs` takes care of it
         print("Stopped.", file=sys.stderr)
         sys.exit(exit_code(stop))
-
-
-_asked: list[int] = []
-
-
-def asked_to_stop() -> Stopped | None:
-    """The stop that was asked for, if one was: libraries may swallow the exception, and fail by it later."""
-    return Stopped(_asked[0]) if _asked else None
-
-
-def _stop(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
-    _asked.append(number)
-    raise Stopped(number)
 
 
 def _main() -> None:
@@ -73,7 +41,7 @@ def _show_warnings() -> None:
     """Warnings as lines for somebody who does not read Python."""
     import warnings
 
-    from bedl.cli.screen import say
+    from bedl.terminal.screen import say
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         say(f"Warning: {message}")

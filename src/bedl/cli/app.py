@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from typing import Annotated, Any
@@ -10,24 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bedl.cli import (
-    Stopped,
-    asked_to_stop,
-    bench,
-    check,
-    compare,
-    data,
-    evaluate,
-    exit_code,
-    export,
-    fit,
-    methods,
-    predict,
-    report,
-)
+from bedl.cli import bench, check, compare, data, evaluate, export, fit, methods, predict, report
 from bedl.cli.options import DEBUG
-from bedl.cli.screen import say, say_error
-from bedl.errors import BEDLError
+from bedl.terminal.explaining import explained
+from bedl.terminal.screen import say, say_error
+from bedl.terminal.stopping import Stopped, asked_to_stop, exit_code
 
 __all__ = ["app"]
 
@@ -76,34 +62,6 @@ class Verbs(TyperGroup):
 def _usage(error: Exception) -> bool:
     """Whether Typer itself shall show it: wrong options, and the ends that verbs ask for."""
     return type(error).__module__.split(".")[0] in ("click", "typer")
-
-
-_ROOM = "Free some room, or choose a folder on another disk; a fit that was under way goes on with --resume"
-_REMEDIES = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
-    errno.EFBIG: "The system allows no larger files here: choose a folder on another disk",
-    errno.EROFS: "Choose a folder that can be written to",
-    errno.EACCES: "Check the permissions, or choose another place",
-    errno.EPERM: "Check the permissions, or choose another place",
-    errno.ENOENT: "Was it removed meanwhile? Check the path",
-    errno.EIO: "The disk cannot be read or written there: check it",
-}
-
-
-def explained(error: Exception) -> str:
-    """An exception as a sentence for somebody who does not read Python."""
-    if isinstance(error, BEDLError):
-        return str(error)
-    if isinstance(error, MemoryError):
-        return "there is not enough memory for this. Close other programs, or take fewer columns (--ignore)"
-    if isinstance(error, OSError) and error.strerror:
-        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        return f"{what}. {_REMEDIES.get(error.errno or 0, 'Check the path and the disk')}"
-    if isinstance(error, ImportError):
-        missing = isinstance(error, ModuleNotFoundError) and error.name
-        return f"{error.name} is not installed: pip install 'bedl[all]'" if missing else str(error)
-    return f"{type(error).__name__}: {error}\n--debug shows where this comes from"
 
 
 app = typer.Typer(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
 from bedl.cli.options import Debug, Json
-from bedl.cli.screen import print_json
+from bedl.terminal.screen import print_json
+from bedl.terminal.words import sizes
 
 __all__ = ["check"]
 
@@ -46,7 +46,7 @@ def check(
     from bedl.checks import check as check_network
     from bedl.nn.factory import network_from
 
-    inputs = () if shape is None else (torch.zeros(_sizes(shape), device="meta"),)
+    inputs = () if shape is None else (torch.zeros(sizes(shape), device="meta"),)
     try:
         network = network_from(factory)
     except SyntaxError as error:
@@ -61,9 +61,3 @@ def check(
         typer.echo(str(found))
     if not found.ok:
         raise typer.Exit(1)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise typer.BadParameter(f"a shape such as 1,3,32,32, not {text!r}", param_hint="--input")
-    return tuple(map(int, text.split(",")))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from bedl.cli.fit import _hidden, _targets
+from bedl.cli.fit import _targets
 from bedl.cli.options import Coverage, Data, Debug, Json, Ood, Overwrite, Root
-from bedl.cli.screen import bar, print_json, say
-
-if TYPE_CHECKING:
-    from bedl.tabular import Comparison
+from bedl.terminal.screen import print_json, say
+from bedl.terminal.words import names, widths
 
 __all__ = ["compare"]
 
@@ -78,69 +73,21 @@ def compare(
     from bedl.data import open_table
     from bedl.files import refuse_unwritable
     from bedl.tabular import compare as compared
+    from bedl.terminal.bars import Bars
+    from bedl.terminal.tables import print_comparison
 
     if page is not None:
         refuse_unwritable(page, overwrite)
     table = open_table(data, root)
-    wanted = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     found = compared(
-        table, _targets(table, None if target is None else [target])[0], wanted, splits=splits, holdout=holdout,
+        table, _targets(table, None if target is None else [target])[0], names(methods), splits=splits, holdout=holdout,
         ood=ood, leave_out=leave_out, task=task, coverage=coverage, epochs=epochs,
-        hidden=_hidden(hidden) or "auto", out=out, overwrite=overwrite, seed=seed, device=device,
-        root=root, watcher=_bars(),
+        hidden=widths(hidden) or "auto", out=out, overwrite=overwrite, seed=seed, device=device,
+        root=root, watcher=Bars("fits"),
     )  # fmt: skip
     if as_json:
         print_json(found.to_dict())
     else:
-        _print(found)
+        print_comparison(found)
     if page is not None and found.record is not None:
         say(f"The page is {found.write_page(page, overwrite=overwrite)}.")
-
-
-def _bars() -> Any:
-    from bedl.tabular import Watcher
-
-    class Fits(Watcher):
-        def bar(self, text: str, total: int | None) -> AbstractContextManager[Callable[[int], object]]:
-            return bar(text, total, "fits")
-
-    return Fits()
-
-
-def _print(found: Comparison) -> None:
-    """The summary as a table on stdout; what is not in it, and why, on stderr."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from bedl.tabular.comparison import TIMES
-    from bedl.tasks import meanings
-
-    known, names = meanings(), found.scores
-    table = Table(title=f"{found.target} of {found.data}, {found.task}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for label in [*(known[name].label for name in names), "fit, s", "1,000 rows, s"]:
-        table.add_column(label, justify="right")
-    for row in found.summary():
-        table.add_row(row["method"], *(_cell(row, name, known[name].share) for name in names),
-                      *(_cell({name: row.get(name)}, name, False) for name in TIMES))  # fmt: skip
-    if found.constant:
-        table.add_row("one answer for all", *(_cell(found.constant, name, known[name].share) for name in names), "", "")
-    Console(highlight=False).print(table)
-    for name, why in found.refused.items():
-        say(f"  - {name}: {why}")
-    for row in found.summary():
-        if "error" in row:
-            say(f"  - {row['method']} failed: {row['error']}")
-    if found.best is not None:
-        say(f"Lowest negative log-likelihood: {found.best}. To train it: bedl fit {found.data} --method {found.best}")
-
-
-def _cell(row: dict[str, Any], name: str, share: bool) -> str:
-    from bedl.report.text import number, percent
-
-    value = row.get(name)
-    if value is None or not math.isfinite(value):
-        return "–"
-    shown = percent(value) if share else number(value, 3)
-    error = row.get(f"{name}_se")
-    return shown if not error else f"{shown} ± {percent(error) if share else number(error, 1)}"

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bedl.cli.options import Debug, Json, Overwrite, Root
-from bedl.cli.screen import print_json, say
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
+from bedl.terminal.screen import print_json, say
 
 __all__ = ["app"]
 
@@ -78,8 +72,9 @@ def fetch(
       bedl data fetch uci --root ~/data
     """
     from bedl.data import fetch as download
+    from bedl.terminal.bars import download_bar
 
-    with _download_bar() as progress:
+    with download_bar() as progress:
         folder = download(name, root, base_url, progress, overwrite)
     if as_json:
         print_json({"name": name, "folder": str(folder)})
@@ -106,24 +101,3 @@ def verify(name: Name, root: Root = None, as_json: Json = False, debug: Debug = 
             typer.echo(f"{part.status:<8} {part.path}")
     if not good:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _download_bar() -> Iterator[Callable[[str, int, int | None], object] | None]:
-    """A bar for each file, if somebody looks on."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def show(file: str, done: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = progress.add_task(file, total=total)
-            progress.update(tasks[file], completed=done, total=total)
-
-        yield show

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Root, Unseen
-from bedl.cli.screen import print_json, print_scores, say_notes
+from bedl.terminal.screen import print_json, print_scores, say_notes
 
 __all__ = ["evaluate"]
 
@@ -35,22 +35,15 @@ def evaluate(
 
       bedl evaluate model.onnx test.parquet --json
     """
-    from bedl.cli.bars import Bars
     from bedl.tabular import load
     from bedl.tasks import score
+    from bedl.terminal.bars import Bars
 
     opened = load(model)
     whole = opened.results(
-        data,
-        ood,
-        coverage=coverage,
-        unseen=unseen,
-        extra=extra,
-        on_foreign_values=on_foreign_values,
-        encoding=encoding,
-        root=root,
-        watcher=Bars(),
-    )
+        data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
+        encoding=encoding, root=root, watcher=Bars(),
+    )  # fmt: skip
     scores = score(whole)
     if as_json:
         about = {"model": opened.name, "data": data, "ood": ood, "task": opened.task, "target": opened.encoder.target}

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from bedl.cli.options import Debug, Json, Model, Overwrite
-from bedl.cli.screen import print_json
+from bedl.terminal.screen import print_json
 
 __all__ = ["export"]
 

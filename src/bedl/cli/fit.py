@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from pathlib import Path
@@ -10,23 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bedl.cli import Stopped, exit_code
 from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root
-from bedl.cli.screen import print_json, print_scores, say
+from bedl.terminal.screen import print_json, print_scores, say
+from bedl.terminal.stopping import Stopped, exit_code
+from bedl.terminal.words import widths
 
 if TYPE_CHECKING:
     from bedl.data import Table
 
 __all__ = ["fit"]
-
-
-def _hidden(text: str) -> tuple[int, ...] | None:
-    if text == "auto":
-        return None
-    widths = tuple(int(part) for part in text.split(",")) if re.fullmatch(r"\d+(,\d+)*", text) else ()
-    if not widths or min(widths) < 1:
-        raise typer.BadParameter(f"widths of hidden layers such as 50 or 100,50, not {text!r}")
-    return widths
 
 
 def _holdout(share: float) -> float:
@@ -122,25 +113,26 @@ def fit(
 
       bedl fit houses.csv --target price --resume
     """
-    from bedl.cli.onlooker import Onlooker
     from bedl.data import open_table
     from bedl.tabular import fit as learn
     from bedl.tabular.place import partial_of
+    from bedl.terminal.commands import fit_command, stem
+    from bedl.terminal.onlooker import Onlooker
 
-    started, place, watcher = time.monotonic(), out or Path(f"{_stem(data)}-model"), Onlooker(ensemble)
-    widths, table = _hidden(hidden), open_table(data, root, encoding)
+    started, place, watcher = time.monotonic(), out or Path(f"{stem(data)}-model"), Onlooker(ensemble)
+    layers, table = widths(hidden), open_table(data, root, encoding)
     options: dict[str, Any] = {
         "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
         "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal,
         "drop_missing_target": drop_missing_target, "holdout": holdout, "epochs": epochs,
-        "ensemble": ensemble, "hidden": widths, "class_weight": class_weight, "seed": seed,
+        "ensemble": ensemble, "hidden": layers, "class_weight": class_weight, "seed": seed,
     }  # fmt: skip
     try:
         model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
     except (KeyboardInterrupt, Stopped) as stop:
         if partial_of(place).exists():
             say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
-            say(f"  {_command(data, place, {**options, 'encoding': encoding})} --resume")
+            say(f"  {fit_command(data, place, {**options, 'encoding': encoding})} --resume")
         else:
             say("Stopped.")
         raise typer.Exit(exit_code(stop)) from None
@@ -169,33 +161,3 @@ def _targets(table: Table, named: list[str] | None) -> tuple[str, ...]:
             f"which column is to be predicted? {table.name} has {listed(table.columns, 20)}", param_hint="--target"
         )
     return tuple(found or [str(table.default_target)])
-
-
-def _stem(data: str) -> str:
-    """The name of a table without folders and endings: `a/houses.csv.gz` → `houses`, `uci:yacht` → `uci-yacht`."""
-    name = re.sub(r"\.(csv|tsv|parquet|pq|xlsx)(\.gz|:.*)?$", "", Path(data).name, flags=re.IGNORECASE)
-    return "table" if data == "-" else name.replace(":", "-")
-
-
-def _command(data: str, place: Path, options: dict[str, Any]) -> str:
-    """The command line that asks for these options."""
-    defaults = {
-        "task": "auto",
-        "method": "auto",
-        "holdout": 0.1,
-        "ensemble": 1,
-        "seed": 0,
-        "decimal": "auto",
-    }
-    words = ["bedl", "fit", data, "--out", str(place)]
-    for name, value in options.items():
-        option = "--" + name.replace("_", "-")
-        if value is None or value is False or value == defaults.get(name):
-            continue
-        if name == "hidden":
-            words += [option, ",".join(map(str, value))]
-        elif isinstance(value, (list, tuple)):
-            words += [word for item in value for word in (option, item)]
-        else:
-            words += [option] if value is True else [option, str(value)]
-    return shlex.join(words)

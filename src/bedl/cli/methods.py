@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from bedl.cli.options import Debug, Json
-from bedl.cli.screen import print_json
+from bedl.terminal.screen import print_json
 
 __all__ = ["methods"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Overwrite, Root, Unseen
-from bedl.cli.screen import print_json, say
+from bedl.terminal.screen import print_json, say
 
 __all__ = ["predict"]
 
@@ -73,24 +73,18 @@ def predict(
 
       zcat new.csv.gz | bedl predict houses-model - --keep house_id > predictions.csv
     """
-    from bedl.cli.bars import Bars
     from bedl.data import TableStream
     from bedl.tabular import load
     from bedl.tabular.parts import is_pattern
+    from bedl.terminal.bars import Bars
 
     started = time.monotonic()
     options: dict[str, Any] = {
-        "coverage": coverage,
-        "unseen": unseen,
-        "extra": extra,
-        "on_foreign_values": on_foreign_values,
-        "keep": keep or (),
-        "row_numbers": row_numbers,
-        "encoding": encoding,
-        "root": root,
-    }
+        "coverage": coverage, "unseen": unseen, "extra": extra, "on_foreign_values": on_foreign_values,
+        "keep": keep or (), "row_numbers": row_numbers, "encoding": encoding, "root": root,
+    }  # fmt: skip
     if is_pattern(data):
-        _predict_parts(model, data, out, scheduler, jobs, overwrite, options, as_json)
+        _predict_parts(model, data, out, as_json, scheduler=scheduler, jobs=jobs, overwrite=overwrite, **options)
         return
     if scheduler is not None or jobs > 1:
         raise typer.BadParameter("several files are needed, such as 'part-*.parquet'", param_hint="DATA")
@@ -110,33 +104,14 @@ def predict(
         say(f"{written.rows} predictions are in {out}.")
 
 
-def _predict_parts(
-    model: Path,
-    pattern: str,
-    out: Path | None,
-    scheduler: str | None,
-    jobs: int,
-    overwrite: bool,
-    options: dict[str, Any],
-    as_json: bool,
-) -> None:
+def _predict_parts(model: Path, pattern: str, out: Path | None, as_json: bool, **options: Any) -> None:
     """Files that a pattern stands for, each by itself."""
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from bedl.cli.screen import bar
-    from bedl.tabular import Watcher
     from bedl.tabular.parts import predict_parts
-
-    class Files(Watcher):
-        def bar(self, text: str, total: int | None) -> AbstractContextManager[Callable[[int], object]]:
-            return bar(text, total, "files")
+    from bedl.terminal.bars import Bars
 
     if out is None:
         raise typer.BadParameter("several files need a folder for their predictions", param_hint="--out")
-    found = predict_parts(
-        model, pattern, out, scheduler=scheduler, jobs=jobs, overwrite=overwrite, watcher=Files(), **options
-    )
+    found = predict_parts(model, pattern, out, watcher=Bars("files"), **options)
     rows = sum(part.rows for part in found.written)
     if as_json:
         print_json({"predictions": str(out), "files": len(found.written), "rows": rows, "skipped": found.skipped})

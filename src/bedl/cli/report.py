@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Overwrite, Root, Unseen
-from bedl.cli.screen import print_json, say
+from bedl.terminal.screen import print_json, say
 
 __all__ = ["report"]
 
@@ -39,10 +39,10 @@ def report(
 
       bedl report digits-model digits:test --ood digits:mirrored --out digits.html
     """
-    from bedl.cli.bars import Bars
     from bedl.files import refuse_unwritable
     from bedl.report import score, write_report
     from bedl.tabular import load
+    from bedl.terminal.bars import Bars
 
     refuse_unwritable(out, overwrite)
     whole = load(model).results(

@@ -141,9 +141,10 @@ class TargetStack(Stack):
         weights = mixture_weights(log_densities.flatten(1), weight).to(mean)
         kept = (weights >= min(LEAST_WEIGHT, weights.max().item())).nonzero()[:, 0]
         weights = weights[kept] / weights[kept].sum()
-        combined = torch.cartesian_prod(torch.arange(self.n_groups).to(mean), scales, reaches)[kept]
-        self.groups = combined[:, 0].long()
-        self.scales, self.reaches, self.weights = (part.to(self.weights) for part in (*combined.mT[1:], weights))
+        axes = torch.meshgrid(torch.arange(self.n_groups).to(mean), scales, reaches, indexing="ij")
+        group, scale, reach = (axis.flatten()[kept] for axis in axes)
+        self.groups = group.long()
+        self.scales, self.reaches, self.weights = (part.to(self.weights) for part in (scale, reach, weights))
         means = mean[..., self.groups]
         middle = means @ weights
         total = spread.flatten(2)[..., kept] @ weights + (means - middle[..., None]).square() @ weights

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from bedl import tasks
-from bedl.cli.bars import Bars
-from bedl.cli.screen import say, say_notes
+from bedl.terminal.bars import Bars
+from bedl.terminal.screen import say, say_notes
 from bedl.training.history import Callback, Row
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Onlooker(Bars):
     """Says on stderr what `bedl fit` does."""
 
     def __init__(self, members: int):
+        super().__init__()
         self.training = TrainingBar(members)
         self.callbacks = (self.training,)
 

@@ -1,0 +1,1 @@
+"""What a person at a terminal sees: lines, bars, tables and errors; and what ends a command early."""
