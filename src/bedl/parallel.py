@@ -11,6 +11,8 @@ from bedl.errors import BEDLError
 
 __all__ = ["Call", "ClusterError", "WorkersKilledError", "as_finished"]
 
+PATIENCE = 10  # seconds to wait for a scheduler
+
 
 class ClusterError(BEDLError, ConnectionError):
     """There is no cluster where one was said to be, or it cannot be used."""
@@ -73,7 +75,7 @@ def _backend(scheduler: str | None) -> AbstractContextManager[object]:
     from joblib import parallel_config
 
     try:
-        client = distributed.Client(scheduler, timeout=10, set_as_default=False)
+        client = distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
             f"there is no Dask scheduler at {scheduler} ({error}). Start one with 'dask scheduler', and workers with "

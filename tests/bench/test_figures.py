@@ -77,6 +77,8 @@ def test_the_best_of_ours_is_found_by_what_is_better() -> None:
     rows[1]["metrics"]["rmse"] = 1.0
     likelihood, rmse = sheets(tables.get("uci"), rows)
     assert [best and best.label for best in (*best_of(likelihood), *best_of(rmse))] == ["bedl", "pbp"]
+    rows.append(uci_row("boston", "pbp", 1, -3.0))  # one split against two is no comparison
+    assert best_of(sheets(tables.get("uci"), rows)[0]) == [None]
 
 
 def test_published_numbers_are_those_of_the_paper() -> None:

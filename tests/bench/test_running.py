@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bedl import parallel
 from bedl.bench import BenchError, Cell, Choice, Progress, row_file, run
 from bedl.parallel import ClusterError
 from bedl.rows import Row
@@ -115,8 +116,9 @@ def test_other_backends_of_joblib_serve(tmp_path: Path) -> None:
     assert keys(path) == Counter(wanted(table, Choice()))
 
 
-def test_without_a_scheduler_at_an_address(tmp_path: Path) -> None:
+def test_without_a_scheduler_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
+    monkeypatch.setattr(parallel, "PATIENCE", 1)
     table = Toy()
     with pytest.raises(ClusterError, match=r"there is no Dask scheduler at tcp://127\.0\.0\.1:1"):
         run(table, table.cells(), row_file(tmp_path / "toy.jsonl"), scheduler="tcp://127.0.0.1:1")

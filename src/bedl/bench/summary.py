@@ -85,13 +85,14 @@ def sheets(table: Table, rows: Iterable[Row]) -> list[Sheet]:
 
 
 def best_of(sheet: Sheet) -> list[Line | None]:
-    """For each column, the line of ours that is best; None where there are fewer than two."""
+    """For each column, the best of our lines, of those with the most rows; None where these are fewer than two."""
     found: list[Line | None] = []
     for number, column in enumerate(sheet.columns):
+        most = max((entry.n or 0 for line in sheet.lines if (entry := line.entries[number]) is not None), default=0)
         ours = [
             (_badness(entry.mean, column), line)
             for line in sheet.lines
-            if (entry := line.entries[number]) is not None and entry.n is not None and math.isfinite(entry.mean)
+            if (entry := line.entries[number]) is not None and entry.n == most and math.isfinite(entry.mean)
         ]
         found.append(min(ours, key=lambda pair: pair[0])[1] if len(ours) > 1 else None)
     return found
