@@ -16,12 +16,15 @@ Largest errors in nats against 10^6 samples, C = 2, 3, 10, 100, 1000, stds up to
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
-from bedl import gauss
+from bedl import gauss, native
 from bedl.heads.race.clocks import clocks
 from bedl.heads.race.divergence import EULER, gamma_terms
+from bedl.heads.race.mixtures import LOG_EXPONENTIAL
 from bedl.heads.race.probabilities import race_nodes
 from bedl.heads.race.spread import HARDLY, log_normal_total
 
@@ -55,10 +58,20 @@ def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
     wide = (v > WIDE).any(-1)
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(m):
         return torch.where(wide, _entropy(m, v, *FINE), _entropy(m, v, *COARSE))
+    if native.suits(m, v):
+        mixture = [number for component in LOG_EXPONENTIAL[COMPONENTS] for number in component]
+        return native.data_entropy(m, v, mixture, COARSE, FINE, WIDE, _hermite_rules())
     result = _entropy(m, v, *COARSE)
     if bool(wide.any()):
         result = result.index_put((wide,), _entropy(m[wide], v[wide], *FINE))
     return result
+
+
+@functools.cache
+def _hermite_rules() -> list[float]:
+    """Nodes and weights, as the kernel reads them."""
+    rules = (gauss.hermite(count) for count in (7, COARSE[1], FINE[1]))
+    return [float(number) for rule in rules for part in rule for number in part]
 
 
 def _entropy(m: Tensor, v: Tensor, count: int, around: int) -> Tensor:
