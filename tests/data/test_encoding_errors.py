@@ -150,3 +150,6 @@ def test_descriptions_from_elsewhere(encoder):
         TableEncoder.from_dict({k: v for k, v in fields.items() if k != "columns"})
     with pytest.raises(DataError, match="damaged"):
         TableEncoder.from_dict({**fields, "columns": [{"kind": "spell"}]})
+    category = {"kind": "category", "name": "a", "categories": ["red", 1], "has_other": False, "has_missing": False}
+    with pytest.raises(DataError, match=r"damaged.*categories"):
+        TableEncoder.from_dict({**fields, "columns": [category]})

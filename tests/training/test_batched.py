@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl import GaussianLinear
-from bedl.heads import Dirichlet, Normal
+from bedl.heads import Dirichlet, Normal, dirichlet
 from bedl.methods import BEDL, Batch, Problem, registry
 from bedl.native import _kernels
 from bedl.nn.columns import Columns, WithShortcut
@@ -131,6 +131,17 @@ def test_losses_of_classes_in_c_are_those_in_double_precision(classes: int, logv
         assert found is not None
         assert truth is not None
         torch.testing.assert_close(found.double(), truth, rtol=1e-3, atol=1e-4 * truth.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["paper", "learned noise, two targets", "classes of a table"])
+def test_log_densities_are_those_of_each_prediction(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And classes are scored without the parts of their uncertainty, which would take most of the time."""
+    stacked, batch = problem(name, torch.float32, weighted=False)
+    truth = [
+        method.predict(x).log_prob(y) for method, x, y in zip(stacked.methods, batch.x, batch.y, strict=True)
+    ]  # fmt: skip
+    monkeypatch.setattr(dirichlet, "expected_data_entropy", None)
+    torch.testing.assert_close(stacked.log_densities(batch.x, batch.y), torch.stack(truth), rtol=1e-4, atol=1e-5)
 
 
 def test_heads_of_classes_that_c_does_not_know_go_by_torch() -> None:

@@ -238,6 +238,8 @@ def check_types(fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> N
             raise TypeError(f"{name} holds something else than texts and numbers")
         if not all(np.isfinite(item) for item in items if isinstance(item, float)):
             raise TypeError(f"{name} is not finite")
+    if not all(isinstance(category, str) for category in fields.get("categories", ())):
+        raise TypeError("categories holds something else than texts")
     style = fields.get("style", "")
     if style and style not in parsing.STYLES:
         raise TypeError(f"style is {style!r}")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Small", "aligned", "clocks", "clocks_and_slopes", "is_built", "normal_parts", "rectified", "rectified_gradients",
-    "small_network",
+    "Small", "aligned", "clocks", "clocks_and_slopes", "data_entropy", "is_built", "normal_parts", "rectified",
+    "rectified_gradients", "small_network",
 ]  # fmt: skip
 
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -24,6 +24,7 @@ _SIGNATURES = {
     "bedl_rectified": [_COUNT, *[_POINTER] * 5, _NUMBER, _NUMBER],
     "bedl_rectified_gradients": [_COUNT, *[_POINTER] * 8, _NUMBER, _NUMBER],
     "bedl_clocks": [*[_COUNT] * 4, *[_POINTER] * 8],
+    "bedl_data_entropy": [*[_COUNT] * 7, _NUMBER, *[_POINTER] * 5],
     "bedl_small_network": [_COUNT, _COUNT, *[_POINTER] * 6, _NUMBER, _NUMBER, *[_POINTER] * 2],
     "bedl_normal_parts": [*[_COUNT] * 3, _NUMBER, *[_POINTER] * 3],
     # a training step, see `_training`
@@ -209,6 +210,31 @@ def clocks_and_slopes(
     """The same with slopes. shapes: 4 × (*batch, C, T)"""
     log_survival, log_density, by_mean, by_variance = _clocks(m, v, nodes, mixture, results=4)
     return log_survival, log_density, by_mean, by_variance
+
+
+def data_entropy(
+    m: Tensor, v: Tensor, mixture: Sequence[float], coarse: tuple[int, int], fine: tuple[int, int], wide: float,
+    hermite: Sequence[float],
+) -> Tensor:  # fmt: skip
+    """`bedl.heads.race.evidence`, without derivatives.
+
+    Args:
+        m, v: shapes (*batch, C)
+        mixture: as for `clocks`.
+        coarse, fine: nodes of the race, at most 64, and around each mode, at most 21.
+        wide: variance from which the fine rule is taken.
+        hermite: nodes and weights of 7, and of the coarse and the fine rule.
+
+    Returns:
+        shape: (*batch)
+    """
+    assert _library is not None
+    m, v = m.contiguous(), v.contiguous()
+    made = m.new_empty(m.shape[:-1])
+    tensors = (x.data_ptr() for x in (m, v, made))
+    laws = _floats(tuple(mixture)), _floats(tuple(hermite))
+    _library.bedl_data_entropy(made.numel(), m.shape[-1], len(mixture) // 3, *coarse, *fine, wide, *laws, *tensors)
+    return made
 
 
 def _clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float], results: int) -> list[Tensor]:

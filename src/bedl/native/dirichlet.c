@@ -6,15 +6,12 @@
  */
 #include <stdlib.h>
 
-#include "clock.h"
+#include "race.h"
 
 #define LOGISTICS 4
 #define CURVES 6
 #define BINETS 7
-#define MOST_NODES 64
 #define SMALL_VARIANCE 1e-4f
-#define LOG_FLOOR -6.90775528f
-#define EULER 0.577215665f
 #define HALF_LOG_2PI 0.918938533f
 #define LOG_2 0.69314718f
 #define SQRT_HALF 0.70710678f
@@ -22,86 +19,18 @@
 
 /* What is the same for all points. */
 typedef struct {
-    int64_t n, copies, classes, times, components;
-    const float *mixture; /* of log Exp(1), as for clocks */
-    const float *curves;  /* LOGISTICS × (probability, variance), CURVES × (factor, mean, variance), an offset, BINETS */
-    float log_classes, log_gamma; /* log C, log Gamma(C) */
+    Rules race;
+    int64_t n, copies;
+    const float *curves; /* LOGISTICS × (probability, variance), CURVES × (factor, mean, variance), an offset, BINETS */
+    float log_gamma; /* log Gamma(C) */
     float known, known_rest, unknown; /* strengths, and what is added to Known's logarithm */
 } Dirichlet;
-
-/* A race: nodes and the logarithms of their weights, of all clocks together survival and hazard, and of each clock
- * the logarithm of its hazard, the hazard, and the derivatives of its log density. (T,) and (C, T) */
-typedef struct {
-    float nodes[MOST_NODES], log_weight[MOST_NODES], log_survival[MOST_NODES], log_rate[MOST_NODES];
-    float *log_hazard, *hazard, *by_m, *by_v, *own;
-} Race;
-
-INLINE float largest_of(int64_t count, const float *x) {
-    float top = x[0];
-    for (int64_t i = 1; i < count; i++) top = larger(top, x[i]);
-    return top;
-}
-
-/* e^x - 1 for x >= 0, also where it is small. */
-INLINE float expm1_of(float x) {
-    float near = x * (1 + x * (0.5f + x * (1 / 6.0f + x * (1 / 24.0f + x * (1 / 120.0f + x / 720)))));
-    return x < 0.3f ? near : exp_of(x) - 1;
-}
-
-/* bedl.heads.race.probabilities.race_nodes; with one more clock of rate C * e^LOG_FLOOR if `floors`. */
-INLINE void nodes_of(const Dirichlet *h, const float *m, const float *v, int floors, float after, float before,
-                     Race *race) {
-    int64_t c = h->classes, count = h->times;
-    float more = smaller((count - 16) / 16.0f, 1.0f), extra = h->log_classes + LOG_FLOOR;
-    float top = floors ? extra : -1e30f, low = top, sum = 0, slow = 0, width = 0;
-    for (int64_t k = 0; k < c; k++) {
-        float s = sqrtf(v[k]);
-        top = larger(top, m[k] + (3.55f + 0.65f * more) * s);
-        low = larger(low, m[k] - (3.2f + more) * s);
-    }
-    for (int64_t k = 0; k < c + floors; k++) {
-        float mean = k < c ? m[k] : extra, variance = k < c ? v[k] : 0.0f, s = sqrtf(variance);
-        float share = exp_of(mean - (3.2f + more) * s - low);
-        sum += exp_of(mean + (3.55f + 0.65f * more) * s - top);
-        slow += share;
-        width += share * sqrtf(1.8f + variance);
-    }
-    float start = -(top + log_of(sum)) - before, stop = -(low + log_of(slow)) + after, last = count - 1;
-    float stretch = larger((stop - start) / (last * 0.39f * (width / slow)), 1.02f), k = 2 * log_of(stretch);
-    for (int i = 0; i < 4; i++) k = log_of(1 + k * stretch);
-    float scale = (stop - start) / expm1_of(k), step = scale * k / last;
-    float *restrict nodes = race->nodes, *restrict log_weight = race->log_weight;
-    for (int64_t t = 0; t < count; t++) {
-        float back = k * ((last - t) / last);
-        nodes[t] = stop - scale * expm1_of(back);
-        log_weight[t] = log_of(step) + back;
-    }
-    log_weight[0] = log_of(0.5f * step * exp_of(k) + 1);
-}
-
-/* All clocks at the nodes. */
-INLINE void run(const Dirichlet *h, const float *m, const float *v, Race *race) {
-    int64_t c = h->classes, count = h->times;
-    float *restrict survival = race->log_survival;
-    for (int64_t t = 0; t < count; t++) survival[t] = 0;
-    for (int64_t k = 0; k < c; k++) {
-        float *restrict log_hazard = race->log_hazard + k * count, *restrict hazard = race->hazard + k * count;
-        /* the hazard's place holds log L for a moment, its logarithm's log D */
-        Clock at = {h->mixture, race->nodes, hazard, log_hazard, race->by_m + k * count, race->by_v + k * count};
-        bedl_clock(h->components, count, m[k], v[k], at);
-        for (int64_t t = 0; t < count; t++) {
-            survival[t] += hazard[t];
-            log_hazard[t] -= hazard[t];
-            hazard[t] = exp_of(smaller(log_hazard[t], 80.0f));
-        }
-    }
-}
 
 /* bedl.heads.race.probabilities.pull_back, where `own` reaches each clock's log hazard and `through` their survival:
  * dL/dm = -D, dL/dv = -D'/2. */
 INLINE void pull_back(const Dirichlet *h, const Race *race, const float *through, float *by_m, float *by_v) {
-    int64_t count = h->times;
-    for (int64_t k = 0; k < h->classes; k++) {
+    int64_t count = h->race.times;
+    for (int64_t k = 0; k < h->race.classes; k++) {
         const float *restrict own = race->own + k * count, *restrict hazard = race->hazard + k * count;
         const float *restrict d_m = race->by_m + k * count, *restrict d_v = race->by_v + k * count;
         float m = 0, v = 0;
@@ -135,12 +64,12 @@ INLINE float expansion(int64_t c, const float *m, const float *v, int64_t y, flo
 FOR_EACH_PROCESSOR
 float bedl_true_class(const Dirichlet *h, const float *given, const float *v, int64_t y, float *by_m, float *by_v,
                       Race *race, float *room) {
-    int64_t c = h->classes, count = h->times;
+    int64_t c = h->race.classes, count = h->race.times;
     if (largest_of(c, v) < SMALL_VARIANCE) return expansion(c, given, v, y, by_m, by_v, room);
     float *m = room, *log_p = room + c, top = largest_of(c, given), sum = 0, through[MOST_NODES];
     for (int64_t k = 0; k < c; k++) m[k] = given[k] - top; /* the nodes keep their digits */
-    nodes_of(h, m, v, 0, 1.9f, 5.5f, race);
-    run(h, m, v, race);
+    nodes_of(&h->race, m, v, 0, 1.9f, 5.5f, race);
+    run(&h->race, m, v, race);
     for (int64_t t = 0; t < count; t++) race->log_survival[t] += race->log_weight[t], through[t] = 0;
     for (int64_t k = 0; k < c; k++) {
         float *restrict own = race->own + k * count, *restrict log_hazard = race->log_hazard + k * count, mass = 0;
@@ -214,9 +143,9 @@ void bedl_expected_terms(int64_t count, const float *restrict curves, const floa
 /* The part of the KL that alpha_0 has, and its derivatives by m and v. */
 FOR_EACH_PROCESSOR
 float bedl_total_divergence(const Dirichlet *h, const float *m, const float *v, float *by_m, float *by_v, Race *race) {
-    int64_t c = h->classes, count = h->times;
-    nodes_of(h, m, v, 1, 2.2f, 6.0f, race);
-    run(h, m, v, race);
+    int64_t c = h->race.classes, count = h->race.times;
+    nodes_of(&h->race, m, v, 1, 2.2f, 6.0f, race);
+    run(&h->race, m, v, race);
     const float *binets = h->curves + 2 * LOGISTICS + 3 * CURVES + 1;
     float weight[MOST_NODES], kernel[MOST_NODES], through[MOST_NODES], top[MOST_NODES], sum = 0, value = 0;
     float *restrict log_rate = race->log_rate;
@@ -226,7 +155,7 @@ float bedl_total_divergence(const Dirichlet *h, const float *m, const float *v, 
     for (int64_t k = 0; k < c; k++)
         for (int64_t t = 0; t < count; t++) log_rate[t] += exp_of(race->log_hazard[k * count + t] - top[t]);
     for (int64_t t = 0; t < count; t++) {
-        float floor = race->nodes[t] + h->log_classes + LOG_FLOOR; /* log hazard of the floors' clock */
+        float floor = race->nodes[t] + h->race.log_classes + LOG_FLOOR; /* log hazard of the floors' clock */
         log_rate[t] = top[t] + log_of(log_rate[t]);
         weight[t] = race->log_survival[t] - exp_of(floor) + log_sum(log_rate[t], floor) + race->log_weight[t];
         kernel[t] = total_kernel(race->nodes[t], c, binets);
@@ -238,7 +167,7 @@ float bedl_total_divergence(const Dirichlet *h, const float *m, const float *v, 
     for (int64_t t = 0; t < count; t++) through[t] = weight[t] * (kernel[t] - value);
     for (int64_t k = 0; k < c; k++)
         for (int64_t t = 0; t < count; t++) {
-            float by_rate = through[t] * sigmoid(log_rate[t] - (race->nodes[t] + h->log_classes + LOG_FLOOR));
+            float by_rate = through[t] * sigmoid(log_rate[t] - (race->nodes[t] + h->race.log_classes + LOG_FLOOR));
             /* a rate below e^-80 decides nothing */
             race->own[k * count + t] = by_rate * exp_of(race->log_hazard[k * count + t] - larger(log_rate[t], -80.0f));
         }
@@ -248,7 +177,7 @@ float bedl_total_divergence(const Dirichlet *h, const float *m, const float *v, 
 
 /* Known at one point, log cosh of half the excess; `factor` of its derivatives is added. */
 INLINE float known_at(const Dirichlet *h, const float *m, float factor, float *by_m) {
-    int64_t c = h->classes;
+    int64_t c = h->race.classes;
     float top = largest_of(c, m), sum = 0;
     for (int64_t k = 0; k < c; k++) sum += exp_of(m[k] - top);
     float excess = h->known_rest - top - log_of(sum);
@@ -260,7 +189,7 @@ INLINE float known_at(const Dirichlet *h, const float *m, float factor, float *b
  * room: 5 (C, T), 2 (C,), 3 (copies, C) */
 static double loss_of(const Dirichlet *h, const float *m, const float *v, const int64_t *y, const float *share,
                       float *by_m, float *by_v, float *room) {
-    int64_t c = h->classes, block = c * h->times, off = h->n * c;
+    int64_t c = h->race.classes, block = c * h->race.times, off = h->n * c;
     double likelihood = 0, known = 0, unknown = 0;
     Race race = {.log_hazard = room, .hazard = room + block, .by_m = room + 2 * block, .by_v = room + 3 * block,
                  .own = room + 4 * block};
@@ -302,7 +231,7 @@ void bedl_dirichlet_loss(int64_t rows, int64_t n, int64_t copies, int64_t classe
 #pragma omp parallel for if (rows > 1)
     for (int64_t r = 0; r < rows; r++) {
         const float *at = strengths + 3 * r;
-        Dirichlet h = {n, copies, classes, times, components, mixture, curves, log_of(classes), log_gamma,
+        Dirichlet h = {{classes, times, components, mixture, log_of(classes)}, n, copies, curves, log_gamma,
                        at[0], at[1], at[2]};
         float *room = malloc((size + all) * sizeof(float)), *share = room + size;
         double total = 0, behind = 0;

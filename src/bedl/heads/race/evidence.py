@@ -19,9 +19,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bedl import gauss
+from bedl import gauss, native
 from bedl.heads.race.clocks import clocks
 from bedl.heads.race.divergence import EULER, gamma_terms
+from bedl.heads.race.mixtures import LOG_EXPONENTIAL
 from bedl.heads.race.probabilities import race_nodes
 from bedl.heads.race.spread import HARDLY, log_normal_total
 
@@ -31,6 +32,8 @@ COMPONENTS = 8
 COARSE, FINE = (32, 7), (64, 21)  # nodes of the race, nodes around each mode
 WIDE = 1.5**2  # variances from which the fine rule is needed
 LIMIT, MOST_VARIANCE = 40.0, 1e3
+HERMITE = {count: gauss.hermite(count) for count in (7, COARSE[1], FINE[1])}  # here, as compilers see no caches
+NUMBERS = [x for count in (7, COARSE[1], FINE[1]) for part in HERMITE[count] for x in part]  # as the kernel reads them
 
 
 def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
@@ -52,10 +55,12 @@ def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
     # beyond these limits nothing changes: with exp(40) observations lambda is known, with exp(-40) it is 0 or 1
     m = (m - top + top.clamp(-LIMIT, LIMIT)).clamp_min(-3 * LIMIT)
     v = v.clamp(max=MOST_VARIANCE)
-    wide = (v > WIDE).any(-1)
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(m):
-        return torch.where(wide, _entropy(m, v, *FINE), _entropy(m, v, *COARSE))
-    result = _entropy(m, v, *COARSE)
+        return _entropy(m, v, *FINE)  # nothing can be asked of a point here, and the fine rule is right everywhere
+    if native.suits(m, v):
+        mixture = [number for component in LOG_EXPONENTIAL[COMPONENTS] for number in component]
+        return native.data_entropy(m, v, mixture, COARSE, FINE, WIDE, NUMBERS)
+    result, wide = _entropy(m, v, *COARSE), (v > WIDE).any(-1)
     if bool(wide.any()):
         result = result.index_put((wide,), _entropy(m[wide], v[wide], *FINE))
     return result
@@ -82,7 +87,7 @@ def _total(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, when: Tensor
     kernel = torch.cat([tail - log_silent[..., :1], -log_silent[..., 1:]], -1) - EULER
     by_race = (when * kernel).sum(-1)
     log_mean, spread = log_normal_total(m, v)
-    zeta, weight = gauss.tensors(gauss.hermite(7), m)
+    zeta, weight = gauss.tensors(HERMITE[7], m)
     calm = spread < HARDLY
     safe = torch.where(calm, spread, 0.0).clamp_min(torch.finfo(m.dtype).tiny)
     log_total = (log_mean - 0.5 * safe)[..., None] + safe.sqrt()[..., None] * zeta
@@ -98,7 +103,7 @@ def _given_ringing(w: Tensor, v: Tensor, u: Tensor, slope: Tensor, around: int) 
     omega = wright_omega(w + v + v.log())
     mode = w + v - omega  # of x + u
     std = torch.sqrt(v / (1 + omega))
-    zeta, weight = gauss.tensors(gauss.hermite(around), w)
+    zeta, weight = gauss.tensors(HERMITE[around], w)
     step = std[..., None] * zeta
     # log density less its parabola: (step² / 2 + 1 + step - exp(step)) exp(mode), by its series near 0
     near = -step.square() * step * (1 / 6 + step / 24)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bedl import native
+from bedl.heads import Dirichlet, Normal
 from bedl.methods import Batch, Method
 from bedl.moments import Moments
 from bedl.nn import GaussianLinear
@@ -77,7 +78,13 @@ class Batched:
 
     def log_densities(self, x: Tensor, y: Tensor) -> Tensor:
         """log p(y|x) of each replica's own points. x: shape (R, n, d); result: shape (R, n)"""
-        return vmap(lambda f, y: log_prob_of(self.head(f), y), randomness="different")(self.outputs(x), y)
+        outputs = self.outputs(x)
+        if type(self.head) is Dirichlet and not y.is_floating_point():  # without the parts of the uncertainty
+            numbers = self.head.check_targets(y, outputs.shape[:-1])
+            return self.head.log_probabilities(outputs).gather(-1, numbers.unsqueeze(-1)).squeeze(-1)
+        if type(self.head) is Normal:
+            return log_prob_of(self.head(outputs), y)
+        return vmap(lambda f, y: log_prob_of(self.head(f), y), randomness="different")(outputs, y)
 
     def outputs(self, x: Tensor) -> Moments:
         """What the networks say. x: shape (R, n, d); result: shape (R, n, n_outputs)"""
