@@ -9,6 +9,7 @@ from torch import nn
 
 import bedl
 from bedl.deploy import ExportError, OnnxModel, export, export_program
+from bedl.deploy.inputs import Inputs
 from tests.deploy.models import inputs
 
 
@@ -160,6 +161,33 @@ def test_what_cannot_be_exported_is_refused(name, tmp_path):
     options, words = WRONG[name]
     with pytest.raises(ExportError, match=words):
         export(bedl_of(Two, bedl.Normal(1)), tmp_path / "model.onnx", **options)
+
+
+FIXED = {
+    "flattened": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)), 2),
+    "the last": (lambda: nn.Sequential(nn.Linear(8, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2)), 3),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_an_axis_that_a_layer_fixes_is_named(name, tmp_path):
+    make, axis = FIXED[name]
+    with pytest.raises(ExportError, match=rf"^axis {axis} of x was to vary, .* for the length 8 alone[^\n]*$"):
+        export(
+            bedl_of(make, bedl.Dirichlet(2)), tmp_path / "model.onnx", example=torch.rand(3, 1, 8, 8), dynamic=(2, 3)
+        )
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_lengths_are_tried_that_some_networks_want():
+    """Even ones, squares, a longest one."""
+    for takes in (lambda x: x.shape[2] == x.shape[3], lambda x: x.shape[2] % 8 == 0, lambda x: x.shape[2] <= 8):
+
+        def network(x, takes=takes):
+            if not takes(x):
+                raise ValueError("not this one")
+
+        Inputs.of(torch.rand(2, 1, 8, 8), (2, 3))[0].refuse_fixed(network, (torch.rand(2, 1, 8, 8),))
 
 
 @pytest.mark.arch

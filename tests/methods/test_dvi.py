@@ -106,3 +106,14 @@ def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="is for regression and classification"):
         registry.get("dvi")(Problem("count", 1, (2,)))
     assert isinstance(DVI(nn.Sequential(GaussianLinear(2, 2)), ExpectedMeanVariance(1)).head, ExpectedMeanVariance)
+
+
+def test_a_ramp_counts_epochs() -> None:
+    torch.manual_seed(0)
+    net, head = GaussianLinear(2, 2), ExpectedMeanVariance(1)
+    batch = Batch(torch.randn(5, 2), torch.randn(5, 1), n_train=5)
+    ramped, plain = (DVI(net, head, EmpiricalPrior(ramp=ramp)) for ramp in (10.0, 0.0))
+    divergence = EmpiricalPrior().divergence(net) / 5
+    for epoch, share in ((0.0, 0.0), (5.0, 0.5), (20.0, 1.0)):
+        now = ramped.loss(batch._replace(epoch=torch.tensor(epoch)))
+        torch.testing.assert_close(now, plain.loss(batch) - (1 - share) * divergence)

@@ -136,6 +136,7 @@ def _described(
 def capture(prepared: Prepared) -> torch.export.ExportedProgram:
     """The graph, for batches of any size, without what no output needs and without random numbers."""
     sample = tuple(part[:4] for part in prepared.example)
+    prepared.inputs.refuse_fixed(prepared.module, sample)
     shapes = prepared.inputs.shapes(sample)
     try:
         with torch.no_grad():
@@ -145,7 +146,6 @@ def capture(prepared: Prepared) -> torch.export.ExportedProgram:
             f"torch.export could not capture the network for batches of any size: {error}\n"
             "Control flow that depends on values, or a reshape to a fixed number of rows, are the usual causes."
         ) from error
-    prepared.inputs.refuse_fixed(program)
     program.graph_module.graph.eliminate_dead_code()
     random = sorted({str(node.target) for node in program.graph.nodes if _is_random(node.target)})
     if random:

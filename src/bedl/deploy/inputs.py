@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,11 @@ from bedl.nn.calling import has_parts
 __all__ = ["Inputs", "Parts"]
 
 Parts = tuple[Tensor, ...]
+# Other lengths to try: some networks want even ones, powers of two, or have a longest.
+LENGTHS: tuple[Callable[[int], int], ...] = (
+    lambda n: 2 * n, lambda n: n + 1, lambda n: n - 1, lambda n: n // 2, lambda n: n + 2, lambda n: n + 8,
+    lambda n: n + 16, lambda n: n + 32, lambda n: n - 8,
+)  # fmt: skip
 NUMBERS = (torch.int64, torch.int32, torch.bool)  # that stay as they are: tokens, masks; all else becomes float32
 
 
@@ -68,18 +73,37 @@ class Inputs:
             found.append({0: batch, **axes})
         return tuple(found)
 
-    def refuse_fixed(self, program: torch.export.ExportedProgram) -> None:
-        """An error if the network holds an axis to one length that was to vary."""
-        given = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
-        nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in given]
-        for name, node in zip(self.names, nodes, strict=True):
-            shape = node.meta["val"].shape
-            for axis in self.dynamic:
-                if axis < len(shape) and isinstance(shape[axis], int):
-                    raise ExportError(
-                        f"axis {axis} of {name} was to vary, and the network works for the length {shape[axis]} alone; "
-                        "leave it out of dynamic="
-                    )
+    def refuse_fixed(self, module: Callable[..., Any], parts: Parts) -> None:
+        """An error if the network takes an axis that was to vary at one length alone, as far as other lengths tell."""
+        if not self.dynamic or _takes_others(module, parts, self.dynamic):
+            return
+        for axis in self.dynamic:
+            if not _takes_others(module, parts, (axis,)):
+                name, part = next((n, p) for n, p in zip(self.names, parts, strict=True) if axis < p.ndim)
+                raise ExportError(
+                    f"axis {axis} of {name} was to vary, and the network works for the length {part.shape[axis]} "
+                    "alone; leave it out of dynamic="
+                )
+
+
+def _takes_others(module: Callable[..., Any], parts: Parts, axes: Sequence[int]) -> bool:
+    """Whether the network runs where these axes are longer or shorter; what they hold is repeated or cut off."""
+    for change in LENGTHS:
+        others = list(parts)
+        for axis in axes:
+            others = [_resized(part, axis, change) if axis < part.ndim else part for part in others]
+        try:
+            with torch.no_grad():
+                module(*others)
+        except Exception:  # whatever the network raises says that it does not take this length
+            continue
+        return True
+    return False
+
+
+def _resized(part: Tensor, axis: int, change: Callable[[int], int]) -> Tensor:
+    length = part.shape[axis]
+    return part.index_select(axis, torch.arange(max(1, change(length))) % length)
 
 
 def _as_input(part: Any) -> Tensor:

@@ -50,6 +50,8 @@ class DVI(BEDL):
         torch.Size([5, 1])
     """
 
+    paced = True
+
     def __init__(self, net: nn.Module, head: ExpectedMeanVariance | ExpectedSoftmax, prior: Objective | None = None):
         super().__init__(net, head, regularizer=None)
         self.objective = Sum(ExpectedLikelihood(), EmpiricalPrior() if prior is None else prior)
@@ -76,6 +78,7 @@ def dvi(
     prior_variance: float | None = None,
     alpha: float = 1.0,
     beta: float = 10.0,
+    ramp: float = 0.0,
 ) -> DVI:
     """Wu et al. 2019, with the paper's one hidden layer of 50 units on tables.
 
@@ -87,6 +90,7 @@ def dvi(
         prior_variance: of the weights; None: learned for each layer, with an inverse gamma hyperprior.
         alpha: shape of the hyperprior.
         beta: its scale.
+        ramp: epochs in which the divergence rises to its full weight, as the authors have it; 0: full from the start.
     """
     head: ExpectedMeanVariance | ExpectedSoftmax
     if problem.task == "regression":
@@ -95,7 +99,7 @@ def dvi(
         head = ExpectedSoftmax(problem.n_targets, softmax, samples)
     net = gaussian_network(problem, head.n_outputs)
     _start_small(net)
-    return DVI(net, head, EmpiricalPrior(alpha=alpha, beta=beta, variance=prior_variance))
+    return DVI(net, head, EmpiricalPrior(alpha=alpha, beta=beta, variance=prior_variance, ramp=ramp))
 
 
 def _start_small(net: nn.Module) -> None:

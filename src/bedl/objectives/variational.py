@@ -51,6 +51,7 @@ class EmpiricalPrior(Objective):
         alpha: shape of the hyperprior.
         beta: its scale.
         variance: the prior variance, where it is not to be learned.
+        ramp: epochs in which the divergence rises to its full weight; 0: it has it from the start.
 
     Example:
         >>> from bedl import GaussianLinear
@@ -63,6 +64,7 @@ class EmpiricalPrior(Objective):
     alpha: float = 1.0
     beta: float = 10.0
     variance: float | None = None
+    ramp: float = 0.0
 
     def __post_init__(self) -> None:
         numbers = {"alpha": self.alpha, "beta": self.beta, "variance": self.variance}
@@ -72,7 +74,8 @@ class EmpiricalPrior(Objective):
 
     def statistic(self, forward: ForwardPass) -> Tensor:
         # No sum over points: the same in every batch, hence its own mean.
-        return self.strength * self.divergence(forward.net) / forward.batch.n_train
+        share = forward.batch.ramp(self.ramp) if self.ramp else 1.0
+        return self.strength * share * self.divergence(forward.net) / forward.batch.n_train
 
     def divergence(self, net: nn.Module) -> Tensor:
         """Summed over the Gaussian weights of `net`. shape: ()"""
