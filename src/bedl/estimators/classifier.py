@@ -97,6 +97,12 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         """Their logarithms, finite for all. shape: (n, n_classes)"""
         return self.predict_dist(X, X_var).log_probabilities.numpy()  # type: ignore[attr-defined]
 
+    @property
+    def chosen_(self) -> str:
+        """What was chosen and learned, in one line."""
+        bold = "" if self.temperature_ is None else f", temperature {self.temperature_:.2f}"
+        return super().chosen_ + bold
+
     def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLClassifier:
         """Let rows that were not learned from decide how bold probabilities are: one temperature for all.
 

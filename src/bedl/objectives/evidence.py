@@ -94,9 +94,9 @@ class Unknown(Objective):
 
     def __post_init__(self) -> None:
         if not isinstance(self.strength, Tensor) and not self.strength >= 0:
-            raise ValueError(f"Unknown: strength must be at least 0, not {self.strength}")
+            raise ValueError(f"{type(self).__name__}: strength must be at least 0, not {self.strength}")
         if not 0 < self.share <= 1:
-            raise ValueError(f"Unknown: share must lie above 0, and be at most 1, not {self.share}")
+            raise ValueError(f"{type(self).__name__}: share must lie above 0, and be at most 1, not {self.share}")
 
     @property
     def asks_copies(self) -> bool:
@@ -124,8 +124,7 @@ class Unsure(Unknown):
 
     Some copies are data: a 0 that was turned is a 0. There the two have to find a balance, so each copy pulls no more
     at the logits than a label does, and at log alpha_0 half as much. The root of `Unknown` becomes steep where copies
-    are told from data, and its divergence grows like 1/alpha where they are not: both pull at the data near them, the
-    longer the training the more.
+    are told from data, and its divergence grows like 1/alpha where they are not: both pull at the data near them.
 
     Args:
         strength: a factor on the mean.
@@ -151,13 +150,14 @@ class Unsure(Unknown):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.evidence > 0:
+        if not isinstance(self.evidence, Tensor) and not self.evidence > 0:
             raise ValueError(f"Unsure: evidence must be positive, not {self.evidence}")
 
     def statistic(self, forward: ForwardPass) -> Tensor:
         head, outputs = forward.head, forward.outputs_perturbed
-        excess = head.log_ignorance(outputs) + math.log(self.evidence)
-        return forward.batch.mean(head.unevenness(outputs) + _log_cosh(excess).mean(-1))
+        ignorance = head.log_ignorance(outputs)  # shape: (n, k)
+        prior = torch.as_tensor(self.evidence, dtype=ignorance.dtype, device=ignorance.device)
+        return forward.batch.mean(head.unevenness(outputs) + _log_cosh(ignorance + prior.log()).mean(-1))
 
     def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
         return self.strength * statistic
