@@ -83,6 +83,13 @@ def _backend(scheduler: str | None) -> AbstractContextManager[object]:
         ) from None
     stack = ExitStack()
     stack.enter_context(client)
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except TimeoutError:
+        stack.close()
+        raise ClusterError(
+            f"the Dask scheduler at {scheduler} has no workers. Start some: dask worker {scheduler}"
+        ) from None
     stack.enter_context(parallel_config(backend=_dask_backend(client)))
     return stack
 
@@ -96,6 +103,10 @@ def _dask_backend(client: Any) -> Any:
             self.error = error
 
     class Told(DaskDistributedBackend):
+        def effective_n_jobs(self, n_jobs: int) -> int:
+            # joblib makes the calls of one job in this process, not on the only worker that is there yet
+            return max(2, super().effective_n_jobs(n_jobs))
+
         def submit(self, func: Any, callback: Any = None) -> Any:
             future = super().submit(func, callback)
 

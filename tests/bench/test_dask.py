@@ -37,7 +37,7 @@ def test_a_killed_worker_costs_no_cell(tmp_path: Path) -> None:
         killer = threading.Thread(target=kill_half_way, daemon=True)
         killer.start()
         run(table, table.cells(BOTH), row_file(path), scheduler=found.address)
-        killer.join(5)
+        killer.join(30)
         assert victim.poll() == -signal.SIGKILL
     assert keys(path) == Counter(wanted(table))
     assert not any(row["failed"] for row in row_file(path).rows())
@@ -60,3 +60,11 @@ def test_a_call_that_kills_its_workers_is_an_error_and_no_wait_for_ever(tmp_path
     waiting.join(60)
     assert not waiting.is_alive()
     assert isinstance(found[-1], WorkersKilledError)
+
+
+@pytest.mark.slow  # it starts a scheduler and a worker
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_worker_is_a_cluster_too(tmp_path: Path) -> None:
+    with cluster(tmp_path / "dask", workers=1) as found:
+        (number,) = as_finished([(os.getpid, ())], scheduler=found.address)
+        assert number == found.workers[0].pid

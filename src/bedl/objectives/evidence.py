@@ -129,6 +129,7 @@ class Unsure(Unknown):
     Args:
         strength: a factor on the mean.
         perturbation: how copies are made, ``(x, generator) -> x``; by default a choice that fits the input's shape.
+        share: of the points that copies are made of.
         evidence: alpha_0 where nothing is known, in observations. By default one in all, 1/C for each class (W. Perks
             1947). C observations, one for each class, would already rule out that some class is nearly certain: what
             is not known would mostly be called noise.
@@ -157,7 +158,7 @@ class Unsure(Unknown):
         head, outputs = forward.head, forward.outputs_perturbed
         ignorance = head.log_ignorance(outputs)  # shape: (n, k)
         prior = torch.as_tensor(self.evidence, dtype=ignorance.dtype, device=ignorance.device)
-        return forward.batch.mean(head.unevenness(outputs) + _log_cosh(ignorance + prior.log()).mean(-1))
+        return forward.batch.mean_of_copies(head.unevenness(outputs) + _log_cosh(ignorance + prior.log()).mean(-1))
 
     def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
         return self.strength * statistic
