@@ -31,7 +31,9 @@ def ranked(found: list[Cell], table: str, part: str) -> dict[str, dict[str, floa
     whole = {name: sets for name, sets in means.items() if set(sets) == set(methods)}
     result: dict[str, dict[str, float]] = {method: {"tables": len(whole)} for method in methods}
     error = "rmse" if table == "targets" else "error"
-    ranks = np.array([rankdata([-sets[m]["log_likelihood"] for m in methods]) for sets in whole.values()])
+    # a log-likelihood that is no number is the worst there can be
+    losses = [[-np.nan_to_num(sets[m]["log_likelihood"], nan=-np.inf) for m in methods] for sets in whole.values()]
+    ranks = np.array([rankdata(own) for own in losses])
     for number, method in enumerate(methods):
         own = [sets[method] for sets in whole.values()]
         best = [min(sets[m][error] for m in methods) for sets in whole.values()]

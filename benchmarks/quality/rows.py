@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -17,8 +18,12 @@ Cell = Row
 
 
 def read(path: Path) -> list[Cell]:
-    """All rows of a file; none where there is none."""
-    return RowFile(path, KEY).rows()
+    """All rows of a file; none where there is none. A number that is not finite is null there, and NaN here."""
+    return [{**row, "metrics": _numbers(row["metrics"])} for row in RowFile(path, KEY).rows()]
+
+
+def _numbers(metrics: dict[str, float | None]) -> dict[str, float]:
+    return {name: math.nan if value is None else value for name, value in metrics.items()}
 
 
 def run(cells: Iterable[Cell], work: Callable[[Cell], dict[str, float]], path: Path) -> None:
