@@ -113,7 +113,7 @@ def test_an_ensemble_for_classes_has_one_race():
     prepared = prepare(model, ExportOptions(inputs()))
     heads = [m for m in prepared.module.modules() if isinstance(m, bedl.Dirichlet)]
     assert len(heads) == 1
-    assert_agrees(prepared.run(inputs()), model.predict(inputs()), 1e-6)
+    assert_agrees(prepared.run(inputs()), model.predict(inputs()), 1e-5)  # the graph has no kernels
     # members with different heads are left as they are
     mixed = bedl.Ensemble([classification(3), classification(3, nodes=24)])
     prepared = prepare(mixed, ExportOptions(inputs()))

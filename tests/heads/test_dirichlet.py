@@ -178,7 +178,7 @@ def test_under_vmap_and_grad():
     assert torch.allclose(grads[0][1], want[0], atol=1e-6)
     assert torch.allclose(grads[1][1], want[1], atol=1e-6)
     p = torch.func.vmap(lambda m, v: head(Moments(m, v)))(m, v)
-    assert torch.allclose(p.epistemic[2], head(Moments(m[2], v[2])).epistemic, atol=1e-6)
+    assert torch.allclose(p.epistemic[2], head(Moments(m[2], v[2])).epistemic, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo, of autograd.Function
