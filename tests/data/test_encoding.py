@@ -133,6 +133,33 @@ def test_what_is_left_out_is_said(tmp_path):
     assert encoder.features(batch).shape == (n, 1)
 
 
+def test_texts_of_one_row_each_say_nothing_about_where_a_row_stands(tmp_path):
+    """Kept by the order of the rows, they would tell the first rows from the others, whatever they hold."""
+    n = 600
+    words = [f"w{i}" for i in range(n // 3)] + ["often"] * (n // 3) + ["seldom", "now"] * (n // 6)
+    pairs = [f"p{i // 2}" for i in range(n)]  # each twice: the hundred that are kept stand anywhere
+    frame = pd.DataFrame({"word": words, "pair": pairs, "y": np.arange(n)})
+    encoder = TableEncoder.fit(table_of(frame, tmp_path), target="y")
+    word, pair = encoder.to_dict()["columns"]
+    assert sorted(word["categories"]) == ["now", "often", "seldom"]
+    assert any("the 3 most frequent ones are kept" in note for note in encoder.notes)
+    kept = np.array([int(label[1:]) for label in pair["categories"]])
+    assert len(kept) == 100
+    assert 100 < np.mean(kept) < 200  # of 0 … 299
+    frame["nearly"] = [f"w{i}" for i in range(n - 200)] + ["often"] * 200
+    encoder = TableEncoder.fit(table_of(frame, tmp_path), target="y")
+    assert any("'nearly' has another text in most rows" in note for note in encoder.notes)
+
+
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d.%m.%Y", "%d/%m/%Y %H:%M", "%d-%m-%y"])
+def test_dates_in_another_order_are_said_to_be_such(tmp_path, form):
+    days = pd.date_range("2020-01-01", periods=300)
+    for values in (days.strftime(form), days[np.arange(300) % 7].strftime(form)):
+        frame = pd.DataFrame({"day": values, "x": np.arange(300) / 7, "y": np.arange(300)})
+        encoder = TableEncoder.fit(table_of(frame, tmp_path), target="y")
+        assert any("'day'" in note and "write them as YYYY-MM-DD" in note for note in encoder.notes)
+
+
 def test_many_categories(tmp_path):
     rng = np.random.default_rng(0)
     words = np.array([f"w{i:03d}" for i in range(300)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from hashlib import sha256
+
 from bedl.data import parsing
 from bedl.data.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn, shown
 from bedl.data.errors import DataError, listed
@@ -10,6 +13,7 @@ from bedl.data.survey import ColumnSurvey, LabelCounts, identifies
 __all__ = ["decide"]
 
 _ALIKE = 1e-4  # spread over size, below which float32 would blur the values of a number column
+_LIKE_A_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}([ T]\d{1,2}[:.]\d{2}.*)?")
 _MOSTLY = 0.9  # share of numbers (or dates) from which on a text in between is taken for a mistake
 
 
@@ -64,21 +68,45 @@ def _category(
     notes = [] if forced else _mixture(column, labels, name)
     if distinct == 1 and not column.missing:
         return None, [f"{name} has the same value in every row and was left out"]
-    kept = [label for label, _ in labels.counts.most_common(max_categories)]
-    covered = sum(labels.counts[label] for label in kept) / labels.total
+    hint = _dates_hint(labels)
     if labels.exact and distinct == labels.total and distinct > 1:
-        return None, [f"{name} has another text in every row, like an identifier, and was left out"]
-    if covered < 0.01:
-        return None, [f"{name} has more than {distinct} texts, none of them frequent, and was left out"]
+        return None, [f"{name} has another text in every row, like an identifier, and was left out{hint}"]
+    if labels.exact and distinct > max(max_categories, labels.total / 2):
+        return None, [f"{name} has another text in most rows, like an identifier, and was left out{hint}"]
+    kept = _frequent(labels, max_categories)
+    if sum(labels.counts[label] for label in kept) < 0.01 * labels.total:
+        return None, [f"{name} has more than {distinct} texts, none of them frequent, and was left out{hint}"]
     if column.missing:
         notes.append(f"{name} is missing in {column.missing} rows, which is taken as a category of its own")
     if distinct > max_categories:
         more = "" if labels.exact else "more than "
         notes.append(
-            f"{name} has {more}{distinct} categories: the {max_categories} most frequent ones are kept, the rest are "
-            "taken as 'other'"
+            f"{name} has {more}{distinct} categories: the {len(kept)} most frequent ones are kept, the rest are "
+            f"taken as 'other'{hint}"
         )
+    elif hint:
+        notes.append(f"{name} is taken as categories{hint}")
     return CategoryColumn(column.name, sorted(kept), distinct > max_categories, column.missing > 0), notes
+
+
+def _frequent(labels: LabelCounts, most: int) -> list[str]:
+    """All texts, or of too many the most frequent ones.
+
+    A text that stands in one row only says which row that is. Among equally frequent ones the choice must not follow
+    the order of the rows either, which may follow the target: it is by their hashes.
+    """
+    if len(labels.counts) <= most:
+        return list(labels.counts)
+    ranked = sorted(labels.counts.items(), key=lambda pair: (-pair[1], sha256(pair[0].encode()).digest()))
+    return [label for label, count in ranked[:most] if count > 1]
+
+
+def _dates_hint(labels: LabelCounts) -> str:
+    """What to do about dates that are written in another order than can be told for sure."""
+    alike = sum(count for label, count in labels.counts.items() if _LIKE_A_DATE.fullmatch(label.strip()))
+    if alike < _MOSTLY * sum(labels.counts.values()):
+        return ""
+    return " (they look like dates: write them as YYYY-MM-DD, and they are taken as such)"
 
 
 def _mixture(column: ColumnSurvey, labels: LabelCounts, name: str) -> list[str]:
