@@ -6,15 +6,15 @@ Bayesian Neural Networks", 2019).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
-from bedl.bench.cells import Cell, Choice, Outcome
-from bedl.bench.regression import COLUMNS, Parts, alike, fit_and_score
-from bedl.bench.table import Root, Table
-from bedl.bench.tables.uci import FOLDERS, check_folders, most_together
+from bedl.bench.cells import Cell, Outcome
+from bedl.bench.regression import Parts, fit_and_score
+from bedl.bench.table import Published, Root
+from bedl.bench.tables.uci import FOLDERS, UCI
 
 __all__ = ["TABLE"]
 
@@ -24,7 +24,7 @@ FEATURES = {
 RIVALS = ("bedl", "bedl+reg", "ensemble", "mc-dropout", "dvi", "sparse-gp")
 
 
-class Gap(Table):
+class Gap(UCI):
     """The same sets; a split is the number of the feature whose middle third is held out."""
 
     name = "gap"
@@ -36,25 +36,18 @@ class Gap(Table):
     datasets = tuple(FEATURES)
     methods = {"paper": RIVALS, "best": ("auto", *RIVALS)}  # noqa: RUF012
     more = ("bedl-hyper", "varout", "pbp", "deterministic", "evidential-regression", "laplace", "sngp")
-    columns = COLUMNS
 
     def splits(self, dataset: str) -> int:
         return FEATURES[dataset]
-
-    def check(self, choice: Choice, root: Root = None) -> None:
-        check_folders([name for name in self.datasets if choice.datasets is None or name in choice.datasets], root)
-
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
-        return self.work_together([cell], root)[0]
-
-    def together(self, cells: Sequence[Cell]) -> Iterable[Sequence[Cell]]:
-        return alike(cells, lambda cell: most_together(cell.method, cell.dataset))
 
     def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[Outcome]:
         from bedl.data import UCIData, load_uci
 
         data = cast(UCIData, load_uci(FOLDERS[cells[0].dataset], root=root))
         return fit_and_score(cells, [gap(data.x, data.y, cell.split) for cell in cells])
+
+    def published(self) -> Sequence[Published]:
+        return ()  # of these sets; the paper has no gaps
 
 
 def gap(x: np.ndarray, y: np.ndarray, feature: int) -> Parts:

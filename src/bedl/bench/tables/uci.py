@@ -12,7 +12,7 @@ from bedl.bench.published import uci_log_likelihoods
 from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, fit_and_score
 from bedl.bench.table import Published, Root, Table
 
-__all__ = ["FOLDERS", "TABLE", "check_folders", "most_together"]
+__all__ = ["FOLDERS", "TABLE", "UCI"]
 
 FOLDERS = {
     "boston": "bostonHousing", "energy": "energy", "concrete": "concrete", "wine": "wine-quality-red",
