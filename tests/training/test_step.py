@@ -109,6 +109,9 @@ if __name__ == "__main__":
         options = {key: int(value) if value.isdigit() else value for key, value in (item.split("=") for item in how)}
         results[case] = gradient_by_fit(kind, **options)
     torch.save(results, path)
+    if torch.distributed.is_initialized():  # gloo's threads must not outlive the interpreter, nor one process the other
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 """
 
 
