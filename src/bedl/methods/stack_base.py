@@ -107,10 +107,10 @@ class Stack(Method):
 
     def _out_of_fold(
         self, x: Tensor | Moments, fold: Tensor, names: Sequence[str]
-    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    ) -> Iterator[tuple[Tensor, list[Tensor], Tensor]]:
         """Rows that are held out, some at a time, and what the members say that have not seen them.
 
-        shapes: (n,), and (groups, n, …)
+        Then the first of these quantities as all members have it. shapes: (n,), (groups, n, …), (groups, held, n, …)
         """
         held = (fold < self._held).nonzero()[:, 0]
         training = self.training
@@ -119,7 +119,7 @@ class Stack(Method):
             for rows in held.split(CHUNK):
                 parts = self._stacked(x[rows], names)  # type: ignore[index]
                 own, place = fold[rows], torch.arange(len(rows), device=fold.device)
-                yield rows, [part[:, own, place] for part in parts]
+                yield rows, [part[:, own, place] for part in parts], parts[0]
         finally:
             self.train(training)
 

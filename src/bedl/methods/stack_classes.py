@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bedl.methods.base import Method
 from bedl.methods.nearness import Nearness
-from bedl.methods.stack_base import Stack
+from bedl.methods.stack_base import CHUNK, Stack
 from bedl.methods.stacking import mixture_weights
 from bedl.moments import Moments
 from bedl.predictive import CategoricalPredictive, Predictive
@@ -19,7 +19,9 @@ __all__ = ["ClassStack"]
 
 TEMPERATURES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.2)
 UNSURE = 4.0  # squared distance, in log-odds, of which half is unknown
-PARTS = ("log_probabilities", "data", "distributional", "vacuity", "spread")
+USUAL = 0.99  # share of the rows held out whose lack of evidence is taken for usual
+LEAST_NOISE = 0.02  # share of what may be noise
+PARTS = ("log_probabilities", "vacuity", "spread")
 
 
 class ClassStack(Stack):
@@ -27,8 +29,12 @@ class ClassStack(Stack):
 
     A component is a member at a temperature, p^(1/t): the weights of the pairs (group, temperature) make the labels
     that were held out most likely. One more component says the shares of the classes, whatever the row: what is left
-    for labels that nothing foretells. At another temperature each part of the uncertainty keeps its share. Further away
-    from the data than rows held out are, every member falls back on the shares of the classes.
+    for labels that nothing foretells. Further away from the data than rows held out are, every member falls back on
+    the shares of the classes.
+
+    How much of the entropy is noise, folds say, as for targets (see `TargetStack`): (K − 1) times what their
+    probabilities tell about which fold they are of is what more rows would tell, the part `model`; what members lack
+    of the evidence that is usual on the data is `distributional`, and the rest is `data`.
 
     Args:
         members, folds, held, linear, nearness: as for `Stack`.
@@ -45,6 +51,8 @@ class ClassStack(Stack):
 
     temperatures: Tensor
     log_frequencies: Tensor
+    noise: Tensor
+    usual_vacuity: Tensor
 
     def __init__(
         self,
@@ -61,6 +69,8 @@ class ClassStack(Stack):
         weights[-1] = 0.0
         self.register_buffer("weights", weights / self.n_groups)  # shape: (groups + 1, temperatures)
         self.register_buffer("log_frequencies", -torch.tensor(float(n_classes)).log().expand(n_classes).clone())
+        self.register_buffer("noise", torch.ones(()))  # the share of what may be noise that is
+        self.register_buffer("usual_vacuity", torch.ones(len(members) // self.held_folds))  # of rows held out
 
     @property
     def shares(self) -> list[float]:
@@ -69,41 +79,38 @@ class ClassStack(Stack):
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
-        said = self._stacked(x, PARTS)  # shapes: (groups, held, n, …)
-        log_p, data, distributional, vacuity, spread = said if self.nearness is None else self._less_sure(said, x)
-        entropy = _entropy(log_p)
-        constant = self.weights[-1].sum()
-        shares = (self.weights[:-1].sum(1) / self.held_folds)[:, None, None]
-        p = constant * self.log_frequencies.exp().expand(log_p.shape[2:])
-        square, ratio = constant * self.log_frequencies.exp().square(), torch.zeros_like(data)
-        for temperature, weight in zip(self.temperatures, self.weights[:-1].mT, strict=True):
-            tempered = torch.log_softmax(log_p / temperature, -1)
-            share = (weight / self.held_folds)[:, None, None]
-            p = p + (share[..., None] * tempered.exp()).sum((0, 1))
-            square = square + (share[..., None] * (2 * tempered).exp()).sum((0, 1))
-            ratio = ratio + share * _entropy(tempered) / entropy.clamp_min(torch.finfo(entropy.dtype).tiny)
-        p = p / p.sum(-1, keepdim=True)
-        between = (square - p.square()).clamp_min(0.0)
-        inner = (shares[..., None] * spread).sum((0, 1))
-        constant_data = constant * _entropy(self.log_frequencies)
+        log_p, vacuity, spread = self._stacked(x, PARTS)  # shapes: (groups, held, n, …)
+        unknown = torch.zeros_like(vacuity[0, 0]) if self.nearness is None else self._unfamiliar(self.nearness(x))
+        p, square = self._mixed(self._fallen_back(log_p, unknown))  # of each fold. shape: (held, n, C)
+        familiar = self._familiar(vacuity, unknown)
+        possible = (familiar * _entropy(_log(p))).mean(0)
+        foreign = ((1 - familiar) * _entropy(_log(p))).mean(0)
+        p, square = p.mean(0), square.mean(0)
+        shares, constant = (self.weights[:-1].sum(1) / self.held_folds)[:, None, None], self.weights[-1].sum()
+        inner = (shares[..., None] * (1 - self.noise * familiar)[..., None] * spread).sum((0, 1))
         return CategoricalPredictive(
-            log_probabilities=p.clamp_min(torch.finfo(p.dtype).tiny).log(),
-            data=(ratio * data).sum((0, 1)) + constant_data,
-            distributional=(ratio * distributional).sum((0, 1)),
-            vacuity=(shares * vacuity).sum((0, 1)) + constant,
-            spread=torch.minimum(inner + between, p * (1 - p)),
+            log_probabilities=_log(p),
+            data=self.noise * possible,
+            distributional=foreign,
+            vacuity=(shares * torch.lerp(vacuity, torch.ones_like(vacuity), unknown)).sum((0, 1)) + constant,
+            spread=torch.minimum(inner + (square - p.square()).clamp_min(0.0), p * (1 - p)),
         )
 
-    def _less_sure(self, said: list[Tensor], x: Tensor | Moments) -> list[Tensor]:
-        """The same, but that members fall back on the shares of the classes far from the data."""
-        log_p, data, distributional, vacuity, spread = said
-        unknown = self._unfamiliar(self.nearness(x))  # type: ignore[misc]
-        known = 1 - unknown
-        mixed = self._fallen_back(log_p, unknown)
-        model = (_entropy(log_p) - data - distributional).clamp_min(0.0)
-        missing = (_entropy(mixed) - known * (data + model)).clamp_min(0.0)
-        vacuity = known * vacuity + unknown
-        return [mixed, known * data, missing, vacuity, known[:, None] * spread]
+    def _mixed(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
+        """Groups and temperatures as one: probabilities, and the mean of their squares. shape: (groups, …) -> (…)"""
+        constant, frequencies = self.weights[-1].sum(), self.log_frequencies.exp()
+        p, square = constant * frequencies.expand(log_p.shape[1:]), constant * frequencies.square()
+        for temperature, weight in zip(self.temperatures, self.weights[:-1].mT, strict=True):
+            tempered, share = torch.softmax(log_p / temperature, -1), weight.reshape(-1, *(1,) * (log_p.ndim - 1))
+            p, square = p + (share * tempered).sum(0), square + (share * tempered.square()).sum(0)
+        return p / p.sum(-1, keepdim=True), square
+
+    def _familiar(self, vacuity: Tensor, unknown: Tensor) -> Tensor:
+        """From 0 where nothing is known to 1 where there is as much evidence as is usual. shape: (groups, …) -> (…)"""
+        networks = len(self.usual_vacuity)  # a linear model has no evidence to speak of
+        usual = self.usual_vacuity.reshape(-1, *(1,) * (vacuity.ndim - 1))
+        evidence = usual / torch.maximum(vacuity[:networks], usual)
+        return (1 - unknown) * evidence.mean(0)
 
     def _unfamiliar(self, distance: Tensor) -> Tensor:
         """From 0 on rows like the data to 1 far away. shape: (n,)"""
@@ -118,7 +125,7 @@ class ClassStack(Stack):
     def _fallen_back(self, log_p: Tensor, unknown: Tensor) -> Tensor:
         """log_p: shape (…, n, C); unknown: shape (n,)"""
         p = (1 - unknown)[:, None] * log_p.exp() + unknown[:, None] * self.log_frequencies.exp()
-        return p.clamp_min(torch.finfo(p.dtype).tiny).log()
+        return _log(p)
 
     # -- what the rows that were held out say -----------------------------------------------------
     @torch.no_grad()
@@ -130,14 +137,13 @@ class ClassStack(Stack):
         classes = len(self.log_frequencies)
         seen = torch.zeros(classes, device=y.device).index_add(0, y, counts) + 0.5  # no class is impossible
         self.log_frequencies.copy_((seen / seen.sum()).log())
-        found = [(some, *parts) for some, parts in self._out_of_fold(x, fold, ("log_probabilities",))]
-        held = torch.cat([some for some, _ in found])
+        found = list(self._out_of_fold(x, fold, ("log_probabilities", "vacuity")))
+        held = torch.cat([some for some, _, _ in found])
         distance = self._distances(x, fold, held, weight)
+        unknown = torch.zeros(len(held)).to(self.weights) if distance is None else self._unfamiliar(distance)
         densities = []
-        for some, log_p in found:
-            if distance is not None:
-                near, distance = distance[: len(some)], distance[len(some) :]
-                log_p = self._fallen_back(log_p, self._unfamiliar(near))
+        for (some, (log_p, _), _), far in zip(found, unknown.split(CHUNK), strict=True):
+            log_p = self._fallen_back(log_p, far)
             tempered = torch.log_softmax(log_p.double()[:, None] / self.temperatures[:, None, None].double(), -1)
             place = y[some].expand(*tempered.shape[:2], -1)[..., None]
             densities.append(tempered.gather(-1, place)[..., 0].flatten(0, 1).T)  # shape: (n, groups · temperatures)
@@ -148,6 +154,24 @@ class ClassStack(Stack):
         self.weights.zero_()
         self.weights[:-1] = chosen[:-1].reshape(self.n_groups, -1).to(self.weights)
         self.weights[-1, 0] = chosen[-1].to(self.weights)
+        vacuity = torch.cat([lacking for _, (_, lacking), _ in found], 1)
+        self.usual_vacuity.copy_(vacuity[: len(self.usual_vacuity)].quantile(USUAL, 1))
+        self._tell_noise(found, unknown, counts[held])
+
+    def _tell_noise(self, found: Sequence[Any], unknown: Tensor, counts: Tensor) -> None:
+        """The share of what may be noise that leaves to members, of rows held out, the ignorance that folds show."""
+        sums = []
+        for (_, (log_p, vacuity), everyone), far in zip(found, unknown.split(CHUNK), strict=True):
+            entropy = _entropy(_log(self._mixed(self._fallen_back(log_p, far))[0]))
+            folds = self._mixed(self._fallen_back(everyone, far))[0]  # shape: (folds held, n, C)
+            unsure = (len(folds) - 1) * (_entropy(_log(folds.mean(0))) - _entropy(_log(folds)).mean(0))
+            sums.append(torch.stack([entropy - unsure, self._familiar(vacuity, far) * entropy]))
+        wanted, possible = torch.cat(sums, 1).double() @ counts.double()
+        self.noise.copy_((wanted / possible.clamp_min(1e-12)).clamp(LEAST_NOISE, 1.0))
+
+
+def _log(p: Tensor) -> Tensor:
+    return p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
 def _entropy(log_p: Tensor) -> Tensor:

@@ -23,6 +23,9 @@ SCALES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # factors on a member's v
 REACHES = (0.0, 0.03, 0.1, 0.3, 1.0)  # variance that a squared distance of 1 adds
 BEYOND = 2.0  # the same, of distances that are more than usual, whatever rows held out say
 LEAST_WEIGHT = 0.002  # of a component that is kept
+MUCH = 1e6  # more than any variance of a standardised target
+LEAST_NOISE = 0.02  # share of what members take for noise
+USUAL = 0.9  # share of the rows held out whose ignorance, as members have it, is taken for usual
 PARTS = ("mean", "data", "distributional", "model")
 
 
@@ -33,6 +36,11 @@ class TargetStack(Stack):
     learned from by a reach: the weights of the triples (group, scale, reach) make the rows that were held out most
     likely, which stacks, scales and gives heavy tails in one convex problem. Further away than rows held out are,
     each component's variance grows, up to that of the target.
+
+    How much of a variance is noise, likelihoods cannot say: weights that are drawn for each point are as good as
+    noise. Folds can: (K − 1) times the variance of what K folds' members expect estimates how far off such a mean is
+    (the jackknife; J. Tukey 1958), and what rows held out deviate beyond it is noise. So `data` is that, `model` what
+    more rows of the kind would tell, and `distributional` what exceeds all that is usual on the data.
 
     Args:
         members, folds, held, linear, nearness: as for `Stack`.
@@ -49,6 +57,9 @@ class TargetStack(Stack):
     groups: Tensor
     scales: Tensor
     reaches: Tensor
+    noise: Tensor
+    most_noise: Tensor
+    usual_ignorance: Tensor
     scores: Tensor
     mass: Tensor
 
@@ -66,6 +77,9 @@ class TargetStack(Stack):
         self.register_buffer("groups", torch.arange(self.n_groups))  # of each component. shape: (components,)
         for name, start in {"scales": equal, "reaches": 0 * equal, "weights": equal / self.n_groups}.items():
             self.register_buffer(name, start)
+        self.register_buffer("noise", torch.ones(n_targets))  # 1: what members take for it; see `_noise`
+        self.register_buffer("most_noise", torch.full((n_targets, self.n_groups), MUCH))  # of rows held out
+        self.register_buffer("usual_ignorance", torch.zeros(n_targets, self.n_groups))  # shape: (targets, components)
         for name in ("scores", "mass"):
             self.register_buffer(name, torch.empty(0, n_targets))  # shape: (rows, targets)
 
@@ -77,23 +91,39 @@ class TargetStack(Stack):
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
         mean, data, distributional, model = (part[self.groups].permute(2, 3, 0, 1) for part in self._stacked(x, PARTS))
-        scales = self.scales[:, None]  # of parts of shape (n, T, components, held)
-        distributional = scales * distributional
+        data = self.scales[:, None] * data  # shape: (n, T, components, held)
+        ignorance = self.scales[:, None] * (distributional + model)
         if self.nearness is not None:
-            distributional = distributional + self._ignorance(self.nearness(x), self.reaches)[:, None, :, None]
+            ignorance = ignorance + self._grown(self.nearness(x), self.reaches)[:, None, :, None]
+        ordinary, noise = self._noise(data, ignorance, self.noise)
         log_weights = (self.weights / self.held_folds).log()[:, None].expand(-1, self.held_folds).flatten()
         return NormalMixturePredictive(
             means=mean.flatten(-2),
-            members_data=(scales * data).flatten(-2),
-            members_distributional=distributional.flatten(-2),
-            members_model=(scales * model).flatten(-2),
+            members_data=noise.flatten(-2),
+            members_distributional=(data + ignorance - ordinary).clamp_min(0.0).flatten(-2),
+            members_model=(ordinary - noise).clamp_min(0.0).flatten(-2),
             log_weights=log_weights.expand(mean.shape[0], 1, -1),
         )
 
     def _steep(self, prediction: Any) -> Tensor:
         return prediction.mean
 
-    def _ignorance(self, distance: Tensor, reaches: Tensor) -> Tensor:
+    def _noise(self, data: Tensor, ignorance: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+        """What of components' variances is usual on the data, and what of that is noise.
+
+        First what members take for noise, up to level 1; then, up to level 2, the lower part of what they take for
+        ignorance, so that it keeps its order from row to row.
+
+        data, ignorance: shape (n, T, components, …)
+        level: shape (T,)
+        """
+        fit = (..., *(None,) * (data.ndim - 3))
+        most, usual, level = self.most_noise[fit].to(data), self.usual_ignorance[fit].to(data), level[:, None][fit]
+        data = torch.minimum(data, most)
+        noise = level.clamp_max(1.0) * data + torch.minimum(ignorance, (level - 1).clamp_min(0.0) * usual)
+        return data + torch.minimum(ignorance, usual), noise
+
+    def _grown(self, distance: Tensor, reaches: Tensor) -> Tensor:
         """The variance that distances add, from 0 to that of a standardised target. shape: (n, reaches)"""
         grown = distance[:, None] * reaches + BEYOND * self.nearness.beyond(distance)[:, None]  # type: ignore[union-attr]
         return grown / (1 + grown)
@@ -123,22 +153,24 @@ class TargetStack(Stack):
         if self.linear is not None:
             self.linear.fit(x, y, fold, weight)  # type: ignore[operator]
         found = list(self._out_of_fold(x, fold, PARTS))
-        held = torch.cat([rows for rows, _ in found])
+        held = torch.cat([rows for rows, _, _ in found])
         mean, *parts = (
-            torch.cat(some, 1).permute(1, 2, 0).double() for some in zip(*(p for _, p in found), strict=True)
+            torch.cat(some, 1).permute(1, 2, 0).double() for some in zip(*(p for _, p, _ in found), strict=True)
         )
         distance = self._distances(x, fold, held, weight)
-        self._weigh(mean, sum(parts), distance, y[held], None if weight is None else weight[held])  # type: ignore[arg-type]
+        counts = torch.ones(len(held)).to(mean) if weight is None else weight[held].to(mean)
+        self._weigh(mean, sum(parts), distance, y[held].to(mean), counts)  # type: ignore[arg-type]
+        self._tell_noise(parts, distance, torch.cat([everyone for _, _, everyone in found], 2).to(mean), counts)
 
-    def _weigh(self, mean: Tensor, variance: Tensor, distance: Tensor | None, y: Tensor, weight: Tensor | None) -> None:
+    def _weigh(self, mean: Tensor, variance: Tensor, distance: Tensor | None, y: Tensor, counts: Tensor) -> None:
         """Weights and interval scores of rows that were held out. mean, variance: shape (n, T, groups)"""
-        y, scales = y.to(mean), torch.tensor(SCALES).to(mean)
+        scales = torch.tensor(SCALES).to(mean)
         reaches = torch.tensor(REACHES if distance is not None else REACHES[:1]).to(mean)
         spread = (variance[..., None] * scales)[..., None].expand(*variance.shape, len(scales), len(reaches))
         if distance is not None:
-            spread = spread + self._ignorance(distance.to(mean), reaches)[:, None, None, None]
+            spread = spread + self._grown(distance.to(mean), reaches)[:, None, None, None]
         log_densities = normal_log_density(y[..., None, None, None], mean[..., None, None], spread.log()).sum(1)
-        weights = mixture_weights(log_densities.flatten(1), weight).to(mean)
+        weights = mixture_weights(log_densities.flatten(1), counts).to(mean)
         kept = (weights >= min(LEAST_WEIGHT, weights.max().item())).nonzero()[:, 0]
         weights = weights[kept] / weights[kept].sum()
         axes = torch.meshgrid(torch.arange(self.n_groups).to(mean), scales, reaches, indexing="ij")
@@ -149,11 +181,42 @@ class TargetStack(Stack):
         middle = means @ weights
         total = spread.flatten(2)[..., kept] @ weights + (means - middle[..., None]).square() @ weights
         scores, order = ((y - middle).abs() / total.sqrt()).sort(0)
-        counts = torch.ones(len(y)).to(mean) if weight is None else weight.to(mean)
         self.scores, self.mass = scores.to(self.weights), counts[order].cumsum(0).to(self.weights)
 
+    def _tell_noise(self, parts: Sequence[Tensor], distance: Tensor | None, means: Tensor, counts: Tensor) -> None:
+        """The share of what may be noise that leaves to components, of rows held out, the ignorance that folds show.
+
+        parts: members' data, distributional and model. shape: (n, T, groups)
+        distance: shape (n,)
+        means: of all members. shape: (groups, folds held, n, T)
+        """
+        scales, weights, counts = self.scales.to(means), self.weights.to(means), counts / counts.sum()
+        data, ignorance = (part[..., self.groups] * scales for part in (parts[0], parts[1] + parts[2]))
+        if distance is not None:
+            ignorance = ignorance + self._grown(distance.to(data), self.reaches.to(data))[:, None]
+        self.most_noise = data.amax(0).to(self.weights)
+        self.usual_ignorance = ignorance.kthvalue(math.ceil(USUAL * len(ignorance)), 0).values.to(self.weights)
+        folds = torch.tensordot(torch.tensor(self.shares).to(means), means, 1)  # shape: (folds held, n, T)
+        unsure = (len(folds) - 1) * folds.var(0, correction=0)
+        wanted = counts @ ((data + ignorance) @ weights - unsure)
+        low, high = torch.full_like(wanted, LEAST_NOISE), torch.full_like(wanted, 2.0)
+        for _ in range(40):  # by bisection: noise grows with its level
+            level = (low + high) / 2
+            less = counts @ (self._noise(data, ignorance, level)[1] @ weights) < wanted
+            low, high = torch.where(less, level, low), torch.where(less, high, level)
+        self.noise.copy_(low)
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        for name in ("groups", "scales", "reaches", "weights", "scores", "mass"):  # as many as there were
+        for name in (
+            "groups",
+            "scales",
+            "reaches",
+            "weights",
+            "most_noise",
+            "usual_ignorance",
+            "scores",
+            "mass",
+        ):  # as many as there were
             stored, own = state_dict.get(prefix + name), getattr(self, name)
             if stored is not None:
                 setattr(self, name, torch.empty_like(stored, dtype=own.dtype, device=own.device))
