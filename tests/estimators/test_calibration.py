@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.optimize
+import torch
 from sklearn.metrics import log_loss
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
 from bedl.estimators.calibration import MOST, fitted_temperature, held_out_scores
+from bedl.predictive import CategoricalPredictive
 
 QUICK: dict[str, Any] = {"method": "bedl", "epochs": 20, "random_state": 0, "device": "cpu", "early_stopping": False}
 
@@ -89,6 +91,24 @@ def test_the_temperature_is_the_most_likely_one(doubt: float) -> None:
 
     best = scipy.optimize.minimize_scalar(cost, bounds=(0.1, 20), method="bounded", options={"xatol": 1e-6}).x
     assert fitted_temperature(log_p, y, weight, doubt) == pytest.approx(best, rel=1e-3)
+
+
+def test_bolder_only_as_far_as_there_is_evidence() -> None:
+    rng = np.random.default_rng(0)
+    logits = torch.as_tensor(rng.normal(size=(400, 3)))
+    vacuity = torch.as_tensor(rng.uniform(0, 0.8, size=400))
+    log_p = torch.log_softmax(logits, -1)
+    y = (3 * logits.numpy() + rng.gumbel(size=(400, 3))).argmax(1)
+    p = CategoricalPredictive(log_p, 0 * vacuity, 0 * vacuity, vacuity, 0 * log_p)
+
+    def cost(t: float) -> float:
+        return log_loss(y, p.tempered(t).probabilities.numpy())
+
+    best = scipy.optimize.minimize_scalar(cost, bounds=(0.1, 1), method="bounded", options={"xatol": 1e-6}).x
+    assert fitted_temperature(log_p.numpy(), y, vacuity=vacuity.numpy()) == pytest.approx(best, rel=1e-3)
+    nothing = CategoricalPredictive(log_p, 0 * vacuity, 0 * vacuity, 0 * vacuity + 1, 0 * log_p)
+    torch.testing.assert_close(nothing.tempered(0.5).log_probabilities, log_p)
+    torch.testing.assert_close(nothing.tempered(2.0).log_probabilities, torch.log_softmax(log_p / 2, -1))
 
 
 def test_few_rows_that_are_all_right_are_no_proof() -> None:

@@ -47,9 +47,15 @@ def checked_scores(stored: Any, n_targets: int) -> Scores | None:
 
 
 def fitted_temperature(
-    log_probabilities: np.ndarray, labels: np.ndarray, weight: np.ndarray | None = None, doubt: float = 0.0
+    log_probabilities: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray | None = None,
+    doubt: float = 0.0,
+    vacuity: np.ndarray | float = 0.0,
 ) -> float:
     """The t that makes labels most likely under p^(1/t), between 1/20 and 20: a convex problem in 1/t.
+
+    Where t is below 1, probabilities are bolder only as far as there is evidence (`CategoricalPredictive.tempered`).
 
     C. Guo, G. Pleiss, Y. Sun, K. Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 
@@ -58,6 +64,7 @@ def fitted_temperature(
         labels: numbers of the classes. shape: (n,)
         weight: how much each row counts; None: all the same. shape: (n,)
         doubt: precision of a normal prior of log t around 0, in rows: few rows that are all right are no proof.
+        vacuity: lack of evidence, from 0 to 1. shape: (n,)
 
     Example:
         >>> log_p = np.log([[0.99, 0.01]] * 4)
@@ -71,7 +78,10 @@ def fitted_temperature(
     low, high = 1 / 20, 20.0
     for _ in range(60):  # the slope of the mean −log p in 1/t rises: bisect its root
         middle = (low + high) / 2
-        p = np.exp(middle * gaps - (middle * gaps).max(1, keepdims=True))
-        slope = float(((p / p.sum(1, keepdims=True)) * gaps).sum(1) @ share + doubt * np.log(middle) / middle)
+        known = 1 - np.clip(vacuity, 0, 1) if middle > 1 else np.ones(1)
+        powered = (1 + (middle - 1) * known)[..., None] * gaps
+        p = np.exp(powered - powered.max(1, keepdims=True))
+        rise = ((p / p.sum(1, keepdims=True)) * gaps).sum(1) * known
+        slope = float(rise @ share + doubt * np.log(middle) / middle)
         low, high = (low, middle) if slope > 0 else (middle, high)
     return 2 / (low + high)

@@ -106,7 +106,8 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLClassifier:
         """Let rows that were not learned from decide how bold probabilities are: one temperature for all.
 
-        The order of the classes and of the rows stays as it is; each part of the uncertainty keeps its share.
+        The order of the classes stays as it is; each part of the uncertainty keeps its share. Probabilities become
+        bolder only as far as there is evidence.
 
         Args:
             X: shape (n, n_features)
@@ -118,10 +119,11 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             raise ValueError("calibrate is for one label per row; there are several labels at once")
         before, self.temperature_ = self.temperature_, None
         try:
-            log_p = self.predict_log_proba(X, X_var).astype(np.float64)
+            prediction: Any = self.predict_dist(X, X_var)
+            log_p, vacuity = (part.double().numpy() for part in (prediction.log_probabilities, prediction.vacuity))
             labels = self._class_numbers(self._check_y(y), None)
             check_consistent_length(log_p, labels)
-            self.temperature_ = fitted_temperature(log_p, labels)
+            self.temperature_ = fitted_temperature(log_p, labels, vacuity=vacuity)
         except BaseException:
             self.temperature_ = before
             raise
@@ -160,14 +162,16 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     # -- for the base class -----------------------------------------------------------------------
     def _judge(self, points: Points) -> None:
         place, chunks = device_of(self.method_), np.array_split(np.arange(points.n), -(-points.n // 500))
-        said, labels, weights = [], [], []
+        said, lacking, labels, weights = [], [], [], []
         with frozen(self.method_):
             for x, y, weight in points.fetch(chunks):
-                said.append(self.method_.predict(x.to(place)).log_probabilities.cpu().double().numpy())
+                prediction: Any = self.method_.predict(x.to(place))
+                said.append(prediction.log_probabilities.cpu().double().numpy())
+                lacking.append(prediction.vacuity.cpu().double().numpy())
                 labels.append(y.numpy())
                 weights.append(np.ones(len(y)) if weight is None else weight.double().numpy())
-        log_p, counted = np.concatenate(said), np.concatenate(weights)
-        self.temperature_ = fitted_temperature(log_p, np.concatenate(labels), counted, doubt=4.0)
+        log_p, truth, counted, vacuity = (np.concatenate(some) for some in (said, labels, weights, lacking))
+        self.temperature_ = fitted_temperature(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
 
     def _in_units(self, prediction: Predictive) -> Predictive:
         if self.temperature_ is None:

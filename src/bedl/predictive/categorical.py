@@ -124,6 +124,8 @@ class CategoricalPredictive(Predictive):
     def tempered(self, temperature: float | Tensor) -> CategoricalPredictive:
         """Bolder or more careful, p^(1/t): each part of the uncertainty keeps its share of the entropy.
 
+        Bolder only as far as there is evidence: 1/t becomes 1 + (1/t − 1) (1 − vacuity) where t is below 1.
+
         Args:
             temperature: above 1 more careful, below 1 bolder. shape: () or (*batch)
 
@@ -132,7 +134,9 @@ class CategoricalPredictive(Predictive):
             >>> p.tempered(0.5).probabilities
             tensor([[0.9412, 0.0588]])
         """
-        return self.as_bold_as(torch.log_softmax(self.log_probabilities / torch.as_tensor(temperature)[..., None], -1))
+        power = 1 / torch.as_tensor(temperature).to(self.log_probabilities)
+        power = torch.where(power > 1, 1 + (power - 1) * (1 - self.vacuity.clamp(0.0, 1.0)), power)
+        return self.as_bold_as(torch.log_softmax(self.log_probabilities * power[..., None], -1))
 
     def as_bold_as(self, log_probabilities: Tensor) -> CategoricalPredictive:
         """Other probabilities, of whose entropy each part keeps its share. log_probabilities: shape (*batch, C)"""
