@@ -26,6 +26,7 @@ from bedl.objectives.perturbations import IMAGE, Perturbation, around_and_beyond
 __all__: list[str] = []
 
 MANY_COLUMNS = 100  # beyond, an embedding would be most of the network
+FEW_COLUMNS, WEAK_PRIOR, STRONG_PRIOR = 2, 0.5, 30.0  # validation parts of diabetes, boston, concrete; a sine's gap
 HALF = 0.5  # of the rows of a table have a copy: a quarter less to compute, and no worse (docs/speed.md)
 LAST_BIAS = {"regression": (0.0, -3.0, -1.0)}  # of f1, f2 and f3: little is unknown at first, and some noise
 
@@ -42,7 +43,7 @@ def evidence(
     problem: Problem,
     known: float = 0.2,
     unknown: float = 0.2,
-    weight_prior: float = 0.5,
+    weight_prior: float | None = None,
     embedding: int = 4,
     frequency: float = 0.3,
 ) -> BEDL:
@@ -52,7 +53,8 @@ def evidence(
         problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unknown`.
-        weight_prior: strength of `WeightPrior`.
+        weight_prior: strength of `WeightPrior`; None: 30 for tables of more than two columns, of which a network of a
+            weaker one learns small tables by heart, else 0.5, by which it knows gaps.
         embedding: numbers that each column of a table is embedded in; 0: none.
         frequency: of the waves that they are made of.
     """
@@ -63,6 +65,8 @@ def evidence(
     columns = Columns(problem.input_shape[0], size=embedding, frequency=frequency) if table else None
     net = gaussian_network(problem, head.n_outputs) if columns is None else _behind(columns, problem, head.n_outputs)
     share = HALF if table else 1.0
+    if weight_prior is None:
+        weight_prior = STRONG_PRIOR if table and problem.input_shape[0] > FEW_COLUMNS else WEAK_PRIOR
     return BEDL(net, head, Known(known) + Unknown(unknown, _copies(problem), share) + WeightPrior(weight_prior))
 
 
