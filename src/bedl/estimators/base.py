@@ -432,6 +432,16 @@ class BEDLEstimator(Portable, BaseEstimator):
         return found if found is not None else torch.device("cpu")
 
     # -- predicting -------------------------------------------------------------------------------
+    def linear_dist(self, X: np.ndarray) -> Any:
+        """What the linear model among a stack's members says, or None if there is none. X: shape (n, n_features)"""
+        check_is_fitted(self, "method_")
+        linear = getattr(self.method_, "linear", None)
+        if linear is None:
+            return None
+        x = torch.as_tensor(X, dtype=getattr(torch, self.dtype_)).to(device_of(self.method_))
+        with torch.no_grad():
+            return self._in_units(linear(x).mixed().to("cpu"))
+
     def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
         """The whole prediction for each point, in the targets' own units; see `bedl.predictive`.
 

@@ -72,15 +72,16 @@ def verdict(sentences: Sequence[Verdict]) -> str:
     return f'<ul class="verdict">{items}</ul>' if items else ""
 
 
-def headline(scores: Mapping[str, Any], level: float | None = None, baseline: Mapping[str, float] | None = None) -> str:
+def headline(
+    scores: Mapping[str, Any], level: float | None = None, baselines: Mapping[str, Mapping[str, float]] | None = None
+) -> str:
     """The scores as a list of terms; names that no task knows are shown as they are.
 
     Args:
         scores: the scores by name.
         level: the level of the intervals, which belongs to their coverage and width.
-        baseline: what some of the scores would be for one answer to all rows.
+        baselines: what some of the scores would be otherwise, such as for one answer to all rows, by name.
     """
-    baseline = baseline or {}
     known, items = meanings(), []
     for name, value in scores.items():
         meaning = known.get(name)
@@ -91,9 +92,10 @@ def headline(scores: Mapping[str, Any], level: float | None = None, baseline: Ma
         label, note = (text(meaning.label), text(meaning.note, 200)) if meaning else (data(name, 40), "")
         if name in ("coverage", "width") and level is not None:
             label += f" of {100 * level:g}\u00a0% intervals"
-        if name in baseline:
-            plain = percent(baseline[name]) if meaning and meaning.share else number(baseline[name])
-            note = f'<span class="baseline">baseline {plain}</span> · {note}'
+        for other, plain in list((baselines or {}).items())[::-1]:
+            if name in plain:
+                value = percent(plain[name]) if meaning and meaning.share else number(plain[name])
+                note = f'<span class="baseline">{text(other)} {value}</span> · {note}'
         items.append(f"<div><dt>{label}</dt><dd><strong>{shown}</strong><small>{note}</small></dd></div>")
     return f'<dl class="scores">{"".join(items)}</dl>'
 

@@ -39,11 +39,12 @@ def render(
     page = page_of(results.task)
     values: dict[str, Any] = {**score(results), **_checked(scores or {})}
     baseline = tasks.get(results.task).baseline(results)
+    baselines = {"baseline": baseline, "linear model": {k: v for k, v in results.linear.items() if k in baseline}}
     about = "".join(
         f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results, page)
     )
     main = f"""{verdict(page.verdict(results, values))}
-{headline(values, getattr(results, "level", None), baseline)}
+{headline(values, getattr(results, "level", None), baselines)}
 <div class="cards" id="content" tabindex="-1">
 {"" if comparison is None else comparison_section(comparison)}
 {maps_section(results.maps)}{"".join(page.sections(results, values))}{learning_section(results.training)}
@@ -106,6 +107,11 @@ def _notes(results: Results, page: Page, baseline: bool) -> str:
     notes += page.notes(results)
     if baseline and page.baseline:
         notes.append(f"Baseline: {page.baseline}. A report does not know the training data.")
+    if results.linear:
+        notes.append(
+            "Linear model: a Bayesian ridge or logistic regression per fold that learned from the same rows, and is "
+            "one of the model's members."
+        )
     notes.append("How uncertainty splits into its parts depends on the model, not on the data alone.")
     items = "".join(f"<li>{note}</li>" for note in notes)
     return f'<section class="card notes"><h2>Notes and limits</h2><ul>{items}</ul></section>'

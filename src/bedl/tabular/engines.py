@@ -28,6 +28,9 @@ class Engine(Protocol):
             y: their targets, marked where not known, if `log_density` and `cdf` are wanted. shape: (n, *targets)
         """
 
+    def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
+        """The same of a linear model that learned from the same rows, where there is one."""
+
 
 class EstimatorEngine:
     """An estimator, run by PyTorch; intervals and likelihoods are exact for ensembles too.
@@ -58,9 +61,25 @@ class EstimatorEngine:
 
         with torch.no_grad():
             prediction: Any = self.estimator.predict_dist(x)
-            found = prediction.outputs()
-            if hasattr(prediction, "interval"):
-                found["lower"], found["upper"] = self.estimator.interval_of(prediction, coverage)
+            intervals = self.estimator.interval_of(prediction, coverage) if hasattr(prediction, "interval") else ()
+        return self._found(prediction, intervals, y)
+
+    def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
+        """The same of the linear model that learned from the same rows, if the method has one among its members."""
+        import torch
+
+        prediction: Any = self.estimator.linear_dist(x)
+        if prediction is None:
+            return None
+        with torch.no_grad():
+            intervals = prediction.interval(coverage) if hasattr(prediction, "interval") else ()
+        return self._found(prediction, intervals, y)
+
+    def _found(self, prediction: Any, intervals: Any, y: np.ndarray | None) -> Quantities:
+        import torch
+
+        with torch.no_grad():
+            found = {**prediction.outputs(), **dict(zip(("lower", "upper"), intervals, strict=False))}
             if y is not None:
                 targets = torch.from_numpy(tasks.get(self.task).filled(y))
                 found["log_density"] = prediction.log_prob(targets)
@@ -82,6 +101,10 @@ class OnnxEngine:
     def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
         """The outputs of the graph, with intervals as rows held out ask for, where the file knows of such."""
         return self.model.with_intervals(self.model.predict(x), coverage)
+
+    def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
+        """None: a graph says what its mixture says."""
+        return None
 
     def encoder(self) -> TableEncoder:
         """The encoder that `bedl export` put into the file, or one that takes the named features as they are."""

@@ -83,10 +83,10 @@ def record_of(
         table: the rows to predict.
         options: how they are read and predicted.
         with_target: whether to compare with the targets; rows without one are predicted and not scored.
-        examples: whether to keep what the most uncertain rows look like.
+        examples: whether to keep what the most uncertain rows look like, and to score a linear model beside.
         progress: called with the rows done since the last call.
     """
-    encoder, parts = model.encoder, []
+    encoder, parts, lines = model.encoder, [], []
     for batch, first_row in _batches(encoder, table, options):
         x = _features(encoder, batch, first_row, options)
         y = _targets(encoder, batch, first_row) if with_target else None
@@ -94,8 +94,10 @@ def record_of(
         _check_finite(quantities, x, encoder, first_row, options)
         part = _record(model, quantities, y, options.coverage)
         parts.append(_with_examples(part, encoder, batch) if examples else part)
+        line = model.engine.linear_quantities(x, options.coverage, y) if examples and y is not None else None
+        lines += [] if line is None else [_record(model, line, y, options.coverage)]
         progress(len(batch))
-    whole = concatenate(parts, examples=EXAMPLES)
+    whole = replace(concatenate(parts, examples=EXAMPLES), linear=score(concatenate(lines)) if lines else {})
     unlabelled = int((~whole.labelled).sum()) if with_target else 0
     notes = [f"{unlabelled} rows have no target; they are predicted and not scored."] if unlabelled else []
     return replace(whole, title=f"How sure is the model about {whole.target_name}?", notes=notes)
