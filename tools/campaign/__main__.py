@@ -18,7 +18,7 @@ from tools.campaign.ledger import Fault, Ledger, Try
 
 ATTACKS = ("fuzz", "damage", "kills", "pairs", "surroundings", "signals", "rows")
 PATIENCE = 20  # times the seconds of computing that a try may take
-CHUNK = 200  # tries of one process: what a process gathers in memory does not add up
+CHUNK = 1000  # tries of one process: what a process gathers in memory does not add up
 
 
 def main() -> int:
