@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bedl.errors import BEDLError
+from bedl.errors import BEDLError, option
 
 __all__ = [
     "OutputExistsError",
@@ -52,9 +52,7 @@ def refuse_unwritable_folder(folder: Path) -> None:
 
 
 def _exists(path: Path) -> OutputExistsError:
-    return OutputExistsError(
-        f"{path} exists. Choose another name, or replace it (overwrite=True, on the command line --overwrite)"
-    )
+    return OutputExistsError(f"{path} exists. Choose another name, or replace it ({option('overwrite', True)})")
 
 
 class PendingFile:

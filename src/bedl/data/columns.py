@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from bedl.data import parsing
 from bedl.data.errors import DataError, listed
+from bedl.errors import option
 
 __all__ = [
     "BooleanColumn",
@@ -32,9 +33,7 @@ __all__ = [
 
 FAR = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_IGNORE_UNSEEN = (
-    "To go on without an error, ignore what was not seen in training (--unseen ignore; in Python unseen='ignore')"
-)
+_IGNORE_UNSEEN = f"To go on without an error, ignore what was not seen in training ({option('unseen', 'ignore')})"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def finite(values: np.ndarray, where: Where) -> np.ndarray:
         what = "infinite" if np.isinf(values[index]) else f"{values[index]:g}, beyond the range of float32,"
         raise DataError(
             f"{where.row(index)}: the value is {what} and cannot be learned from. Correct it, leave it empty if it is "
-            f"missing, or leave out the column (--ignore {where.name})"
+            f"missing, or leave out the column ({option('ignore', [where.name])})"
         )
     return values
 
@@ -258,7 +257,7 @@ def _near(values: np.ndarray, low: float, high: float, where: Where, foreign: st
     if foreign == "error":
         raise DataError(
             f"{what}. No prediction means anything there. Correct it, or go on with a value nearer by "
-            "(--on-foreign-values clip), or with this one (--on-foreign-values keep)"
+            f"({option('on_foreign_values', 'clip')}), or with this one ({option('on_foreign_values', 'keep')})"
         )
     warnings.warn(f"{what}; taken as {inside[index]:g}", stacklevel=2)
     return inside

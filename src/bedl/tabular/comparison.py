@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bedl.errors import ModelFileError
+from bedl.errors import ModelFileError, option
 from bedl.rows import RowFile
 from bedl.tabular.folder import read_json, write_json
 
@@ -131,7 +131,8 @@ class ResultRows:
                 key = different[0]
                 raise ModelFileError(
                     f"{folder} holds a comparison with {key} {before.get(key)!r}, now {now[key]!r}: go on with the "
-                    "same data and options, choose another folder (--out), or start anew (--overwrite)"
+                    f"same data and options, choose another folder ({option('out')}), or start anew "
+                    f"({option('overwrite', True)})"
                 )
             return
         rows.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from bedl.errors import BEDLError
+from bedl.errors import BEDLError, on_command_line
 
 __all__ = ["explained"]
 
@@ -24,7 +24,7 @@ _REMEDIES = {
 def explained(error: Exception) -> str:
     """An exception as a sentence for somebody who does not read Python."""
     if isinstance(error, BEDLError):
-        return str(error)
+        return on_command_line(str(error))
     if isinstance(error, MemoryError):
         return "there is not enough memory for this. Close other programs, or take fewer columns (--ignore)"
     if isinstance(error, OSError) and error.strerror:
