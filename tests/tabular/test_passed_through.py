@@ -64,7 +64,7 @@ def test_balanced_classes_are_asked_for_of_the_estimator():
 
 
 def test_class_weights_are_for_classes():
-    with pytest.raises(DataError, match="class_weight is for classes.*Leave it out"):
+    with pytest.raises(DataError, match=r"class_weight is for classes.*Leave it out"):
         tabular.fit(FRAME[["x", "y"]], "y", class_weight="balanced", **QUICK)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "column_from_dict",
     "column_to_dict",
     "finite",
+    "labels_of",
     "parsed",
     "shown",
 ]
@@ -174,7 +175,7 @@ class CategoryColumn:
     def encode(
         self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
     ) -> None:
-        labels = parsing.as_labels(array)
+        labels = labels_of(array, where)
         missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False))
         _check_missing(missing, self.has_missing, where, ignore_unseen)
         found = pc.index_in(labels, value_set=pa.array(self.categories, pa.string()))
@@ -261,6 +262,15 @@ def _near(values: np.ndarray, low: float, high: float, where: Where, foreign: st
         )
     warnings.warn(f"{what}; taken as {inside[index]:g}", stacklevel=2)
     return inside
+
+
+def labels_of(array: pa.Array, where: Where) -> pa.Array:
+    try:
+        return parsing.as_labels(array)
+    except parsing.NotParsed as error:
+        raise DataError(
+            f"column {listed([where.name])} is of type {error.value}, where training saw text. Store text there"
+        ) from None
 
 
 def _checked_missing(values: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> np.ndarray:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from bedl import tasks
 from bedl.data import parsing
-from bedl.data.columns import Where, check_types, parsed, shown
+from bedl.data.columns import Where, check_types, labels_of, parsed, shown
 from bedl.data.errors import DataError, listed
 from bedl.data.survey import ColumnSurvey, LabelCounts
 from bedl.errors import option
@@ -104,7 +104,7 @@ class Target:
             codes = np.searchsorted(self.values, numbers).clip(max=len(self.values) - 1)
             codes = np.where(np.asarray(self.values)[codes] == numbers, codes, -1).astype(np.int64)
         else:
-            found = pc.index_in(parsing.as_labels(array), value_set=pa.array(self.classes))
+            found = pc.index_in(labels_of(array, where), value_set=pa.array(self.classes))
             codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         if (codes < 0).any():
             index = int((codes < 0).argmax())
