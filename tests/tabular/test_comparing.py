@@ -63,7 +63,7 @@ def test_methods_within_a_standard_error_are_tied(capsys: pytest.CaptureFixture)
     assert found.to_dict()["tied"] == ["alike"]
     print_comparison(found)
     assert "Lowest negative log-likelihood: one, tied with alike (within" in capsys.readouterr().err
-    assert "Tied with it, within a standard error of the difference: <bdi>alike</bdi>." in comparison_section(found.to_dict())
+    assert "error of the difference: <bdi>alike</bdi>." in comparison_section(found.to_dict())
 
 
 def test_a_class_that_is_left_out_is_foreign() -> None:

@@ -175,7 +175,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         self.temperature_ = fitted_temperature(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
 
     def _output_names(self) -> Sequence[Any] | None:
-        return self.target_names_ if self._several_labels else self.classes_
+        return self.target_names_ if self._several_labels else list(self.classes_)
 
     def _in_units(self, prediction: Predictive) -> Predictive:
         if self.temperature_ is None:
