@@ -56,6 +56,7 @@ def test_the_far_end_is_quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         far = counts.negative_binomial_quantile(0.95, [3.0, 1e30, np.inf, np.inf], [2.0, 1e15, 1.0, np.inf])
+        counts.negative_binomial_cdf([0.0, 5.0], 1e-3, [1e200, np.inf])
     assert far[0] == 7
     assert 1e30 < far[1] < 1.1e30
     assert np.isinf(far[2:]).all()

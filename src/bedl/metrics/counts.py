@@ -105,7 +105,7 @@ def negative_binomial_quantile(q: float, mean: ArrayLike, std: ArrayLike) -> Flo
 def _parameters(mean: ArrayLike, std: ArrayLike) -> tuple[Floats, Floats]:
     """Mean and shape, neither so small nor so large that digits are lost: a Poisson has a very large shape."""
     mean_ = np.maximum(np.asarray(mean, float), 1e-12)
-    excess = np.square(np.asarray(std, float)) - mean_
+    excess = np.square(np.minimum(np.asarray(std, float), 1e100)) - mean_
     largest = np.maximum(1e7, 1e4 * mean_)
     with np.errstate(divide="ignore", over="ignore"):
         return mean_, np.where(excess * largest > mean_**2, mean_**2 / np.maximum(excess, 1e-300), largest)
