@@ -22,6 +22,7 @@ from tools.campaign.workshop import QUICK, Workshop, workshop
 TRIES = 200
 SECONDS = 300
 NOBODY = 65534
+ENOUGH = {"fit": 20, "refit": 24, "predict": 4, "report": 32}  # blocks of a disk that are hardly, or not quite, enough
 KINDS = (
     "full disk", "full disk", "read-only", "no rights", "no rights on the data", "vanished folder", "small files only",
 )  # fmt: skip
@@ -45,7 +46,7 @@ def attempt(number: int, folder: Path) -> str:
     place.mkdir()
     mounted = kind in ("full disk", "read-only")
     if mounted:
-        size = random.choice([4, 16, 32, 64, 128, 256]) * 1024 + 64 * 1024 * (verb == "refit")
+        size = random.randint(1 + 3 * (verb == "refit"), ENOUGH[verb] if kind == "full disk" else 99) * 4096
         if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=False).returncode:
             return "skipped: may not mount"
     try:
