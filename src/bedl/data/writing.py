@@ -198,7 +198,7 @@ def _harmless_batch(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def _unwritten(path: Path, error: OSError) -> OutputFileError:
-    return OutputFileError(f"{path} could not be written: {error}. Is the disk full?")
+    return OutputFileError(f"{path} could not be written: {error}. Free some room, or choose a folder on another disk")
 
 
 def _as_array(values: Any) -> pa.Array:

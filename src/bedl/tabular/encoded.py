@@ -77,7 +77,9 @@ def _write_rows(path: Path, source: np.ndarray, chosen: np.ndarray, step: int) -
             for start in range(0, len(chosen), step):
                 file.write(np.ascontiguousarray(source[chosen[start : start + step]]).data)
     except OSError as error:
-        raise OutputFileError(f"{path} could not be written: {error}. Is the disk full?") from None
+        raise OutputFileError(
+            f"{path} could not be written: {error}. Free some room, or choose a folder on another disk"
+        ) from None
 
 
 def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, folder: Path) -> None:
