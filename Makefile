@@ -94,7 +94,7 @@ test-lowest: pyproject.toml ## the tests with the lowest versions that pyproject
 	$(PYTHON) -m venv $(LOWEST)
 	$(PYTHON) tools/lowest.py > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt \
-		-e ".[all]" hypothesis mpmath pytest pytest-xdist scipy
+		-e ".[all,dask,gp]" edl-pytorch hypothesis mapie mpmath polars pytest pytest-xdist scipy
 	$(THREADS) $(LOWEST)/bin/python -m pytest -n $(WORKERS) -q -m "not slow and not arch" $(ARGS)
 
 format: $(STAMP) ## rewrite the code as ruff wants it
