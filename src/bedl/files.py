@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -21,9 +22,32 @@ __all__ = [
     "lives",
     "refuse_unwritable",
     "refuse_unwritable_folder",
+    "remedy",
     "write_atomically",
     "written_whole",
 ]
+
+_ROOM = f"Free some room, or choose a folder on another disk; a fit goes on from there ({option('resume', True)})"
+_REMEDIES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "The system allows no larger files here: choose a folder on another disk",
+    errno.EROFS: "Choose a folder that can be written to",
+    errno.EACCES: "Check the permissions, or choose another place",
+    errno.EPERM: "Check the permissions, or choose another place",
+    errno.ENOENT: "Was it removed meanwhile? Check the path",
+    errno.EIO: "The disk cannot be read or written there: check it",
+}
+
+
+def remedy(error: OSError) -> str:
+    """What to do about a file that cannot be read or written.
+
+    Example:
+        >>> remedy(OSError(errno.EROFS, "Read-only file system"))
+        'Choose a folder that can be written to'
+    """
+    return _REMEDIES.get(error.errno or 0, "Check the path and the disk")
 
 
 class OutputFileError(BEDLError, OSError):

@@ -62,6 +62,16 @@ def test_the_far_end_is_quiet():
     assert np.isinf(far[2:]).all()
 
 
+@pytest.mark.parametrize("shape", [0.05, 0.5, 3.0, 200.0])
+def test_huge_counts_follow_a_gamma_law(shape):
+    mean = np.array([1e8, 1e18, 1e30])[:, None]
+    y = mean * np.array([1e-3, 0.4, 1.0, 2.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = counts.negative_binomial_cdf(y, mean, mean / np.sqrt(shape))
+    np.testing.assert_allclose(found, stats.gamma.cdf(y / mean, shape, scale=1 / shape), atol=3e-6)
+
+
 @pytest.mark.parametrize("shape", [0.01, 2.0, 1e3, 1e8, 1e20])
 @pytest.mark.parametrize("y", [1e5, 3e6, 1e12, 1e25])
 def test_large_counts_against_many_digits(y, shape):

@@ -89,20 +89,28 @@ def start(
     if process:
         return Child(process, log)
     code = 99
-    try:
+    try:  # whatever happens, even a signal while it ends: a child never goes on with the work of its parent
         _alone(log)
         if fresh:
             os.execv(sys.executable, [sys.executable, "-c", _program(before), *map(str, words)])
-        _main([str(word) for word in words], before, after)
+        code = _ended([str(word) for word in words], before, after)
+    finally:
+        os._exit(code)
+
+
+def _ended(words: list[str], before: Iterable[Step], after: Iterable[Step]) -> int:
+    """The exit code of `bedl` with these words in this process."""
+    code = 99
+    try:
+        _main(words, before, after)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
 
 
 def _alone(log: Path) -> None:

@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 LARGE = 3000.0  # parameters of a Beta law from which on it is so narrow that a few nodes integrate it
+HUGE = 1e6  # counts among which a single one does not matter
 MANY = 1e6  # counts from which on Stirling's series needs no more than its first terms
 TERMS = 1000  # of a continued fraction, at most; some 100 do
 
@@ -72,6 +73,11 @@ def negative_binomial_cdf(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> Floa
     [0.0, 0.5, 0.75]
     """
     y_, mean_, shape = np.broadcast_arrays(np.floor(np.asarray(y, float)), *_parameters(mean, std))
+    # Among so many it does not matter that counts are whole: the law of y / mean is that of smaller ones. Larger ones
+    # leave no digits to tell 1 - x by.
+    size = np.minimum(y_, mean_)
+    scale = np.where((size > HUGE) & (shape <= LARGE), HUGE / np.maximum(size, 1.0), 1.0)
+    y_, mean_ = y_ * scale, mean_ * scale
     some = y_ >= 0
     result = np.zeros(y_.shape)
     result[some] = _incomplete_beta(shape[some], y_[some] + 1, mean_[some])

@@ -13,7 +13,7 @@ from bedl import tasks
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap
 from bedl.data.survey import Progress
 from bedl.errors import option
-from bedl.files import OutputFileError
+from bedl.files import OutputFileError, remedy
 from bedl.tabular.rows import batch_rows
 
 __all__ = ["EncodedTable", "encode", "split"]
@@ -77,9 +77,7 @@ def _write_rows(path: Path, source: np.ndarray, chosen: np.ndarray, step: int) -
             for start in range(0, len(chosen), step):
                 file.write(np.ascontiguousarray(source[chosen[start : start + step]]).data)
     except OSError as error:
-        raise OutputFileError(
-            f"{path} could not be written: {error}. Free some room, or choose a folder on another disk"
-        ) from None
+        raise OutputFileError(f"{path} could not be written: {error}. {remedy(error)}") from None
 
 
 def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, folder: Path) -> None:
