@@ -121,6 +121,21 @@ def test_a_stop_when_all_is_done(name):
     assert (process.returncode, process.stderr) == (0, "")
 
 
+def test_a_fit_that_is_terminated_before_it_has_begun_leaves_nothing(shelf, tmp_path, monkeypatch):
+    from bedl.tabular import run as fits
+    from bedl.terminal.stopping import Stopped
+
+    def stop(path, content):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(fits, "write_json", stop)
+    said = run("fit", shelf / "flowers.csv", "-t", "kind", "--out", tmp_path / "m")
+    assert said.exit_code == 143
+    assert "Stopped." in said.stderr
+    assert "--resume" not in said.stderr
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
     from bedl.terminal import onlooker
     from bedl.terminal.stopping import Stopped

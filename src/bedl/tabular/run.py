@@ -126,8 +126,12 @@ class FitRun:
             )  # fmt: skip
             if s.class_weight is not None and tasks.get(self.encoder.task).column != "class":
                 raise DataError(f"class_weight is for classes, and {self.encoder.task} has none. Leave it out")
-            self.partial.mkdir(exist_ok=True)
-            write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
+            try:
+                self.partial.mkdir(exist_ok=True)
+                write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
+            except BaseException:  # a stop as well: there is nothing yet that could be resumed
+                self._forget_nothing_begun()
+                raise
         return self.encoder
 
     def encode(self, progress: Progress) -> EncodedTable:
