@@ -83,7 +83,11 @@ def supervised(name: str, numbers: list[int], ledger: Ledger) -> list[int]:
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:  # a try may take the exit for that of the verb it calls
+                process.kill()
+                process.wait()
     if process.returncode == 0:
         return []
     if not begun.exists():
