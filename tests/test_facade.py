@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -71,3 +72,10 @@ def test_moments_come_with_their_rules_whichever_room_is_imported_first() -> Non
         "from bedl.moments import Moments; import torch; print(float(torch.relu(Moments(torch.zeros(1), 1.0)).loc))"
     )
     assert abs(float(run(program)) - 0.3989) < 1e-4
+
+
+def test_a_module_that_is_imported_later_has_its_version_now() -> None:
+    code = "from bedl._lazy import later\nwith later('pandas'):\n import pandas\n print(pandas.__version__)"
+    code += "\nimport sys; assert 'pandas' not in sys.modules"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == version("pandas")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -44,6 +45,12 @@ def test_outputs_that_are_wrapped_up(wrap):
     assert "BEDL(net, head, output=…)" in str(bedl.check(net, X))
     for plain in (lambda f: f, lambda f: {"logits": f}):
         assert "output=…" not in str(bedl.check(Says(plain), X))
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, pandas.DataFrame])
+def test_arrays_in_place_of_tensors(wrap):
+    with pytest.raises(TypeError, match=r"takes a tensor, not .*torch\.as_tensor\(x, dtype=torch\.float32\)"):
+        classifier().predict(wrap(X.numpy()))
 
 
 def test_tokens_are_not_perturbed_by_default():

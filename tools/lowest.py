@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tomllib
 
-EXTRAS = ("train", "sklearn", "cli", "export", "data", "excel")
+EXTRAS = ("train", "sklearn", "cli", "export", "data", "excel", "dask", "gp")
 
 
 def lowest(project: dict) -> dict[str, str]:

@@ -75,6 +75,10 @@ class _Later(ModuleType):
     """Stands in for a module until something of it is used."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":  # scikit-learn 1.6 asks pandas for it, and for nothing else
+            from importlib.metadata import version
+
+            return version(self.__name__)
         if name.startswith("__"):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:

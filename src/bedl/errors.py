@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Callable
 
-__all__ = ["BEDLError", "ModelFileError", "UnsupportedOperationError"]
+__all__ = ["BEDLError", "ModelFileError", "UnsupportedOperationError", "on_command_line", "option"]
+
+
+def option(name: str, value: object = None) -> str:
+    """How an option is given, in Python and on the command line, for messages.
+
+    Example:
+        >>> option("on_foreign_values", "clip")
+        "on_foreign_values='clip', on the command line --on-foreign-values clip"
+        >>> option("ignore", ["shoe size"])
+        "ignore=['shoe size'], on the command line --ignore 'shoe size'"
+        >>> option("overwrite", True), option("out")
+        ('overwrite=True, on the command line --overwrite', 'out, on the command line --out')
+    """
+    flag = f"--{name.replace('_', '-')}"
+    if value is None or value is True:
+        return f"{name}{'=True' if value else ''}{_OR}{flag}"
+    if isinstance(value, list):
+        value = [item if len(item) <= 60 else item[:57] + "…" for item in value]
+    items = value if isinstance(value, list) else [value]
+    return f"{name}={value!r}{_OR}{' '.join(f'{flag} {shlex.quote(str(item))}' for item in items)}"
+
+
+_OR = ", on the command line "
+_IN_PYTHON = re.compile(r"\b[a-z_]+(=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|True|[\d.]+))?" + _OR + "(?=--)")
+
+
+def on_command_line(message: str) -> str:
+    """A message as somebody reads it who writes no Python.
+
+    Example:
+        >>> on_command_line(f"Go on with a value nearer by ({option('on_foreign_values', 'clip')})")
+        'Go on with a value nearer by (--on-foreign-values clip)'
+    """
+    return _IN_PYTHON.sub("", message)
 
 
 class BEDLError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bedl.errors import BEDLError
+from bedl.errors import BEDLError, option
 
 __all__ = [
     "OutputExistsError",
@@ -21,9 +22,32 @@ __all__ = [
     "lives",
     "refuse_unwritable",
     "refuse_unwritable_folder",
+    "remedy",
     "write_atomically",
     "written_whole",
 ]
+
+_ROOM = f"Free some room, or choose a folder on another disk; a fit goes on from there ({option('resume', True)})"
+_REMEDIES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "The system allows no larger files here: choose a folder on another disk",
+    errno.EROFS: "Choose a folder that can be written to",
+    errno.EACCES: "Check the permissions, or choose another place",
+    errno.EPERM: "Check the permissions, or choose another place",
+    errno.ENOENT: "Was it removed meanwhile? Check the path",
+    errno.EIO: "The disk cannot be read or written there: check it",
+}
+
+
+def remedy(error: OSError) -> str:
+    """What to do about a file that cannot be read or written.
+
+    Example:
+        >>> remedy(OSError(errno.EROFS, "Read-only file system"))
+        'Choose a folder that can be written to'
+    """
+    return _REMEDIES.get(error.errno or 0, "Check the path and the disk")
 
 
 class OutputFileError(BEDLError, OSError):
@@ -52,9 +76,7 @@ def refuse_unwritable_folder(folder: Path) -> None:
 
 
 def _exists(path: Path) -> OutputExistsError:
-    return OutputExistsError(
-        f"{path} exists. Choose another name, or replace it (overwrite=True, on the command line --overwrite)"
-    )
+    return OutputExistsError(f"{path} exists. Choose another name, or replace it ({option('overwrite', True)})")
 
 
 class PendingFile:

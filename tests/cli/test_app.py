@@ -99,6 +99,43 @@ def test_a_stop_right_at_the_beginning(name, code):
     assert (process.returncode, process.stderr) == (code, "Stopped.\n")
 
 
+STOPPED_AT_THE_END = """
+import os, signal, sys
+sys.argv[1:], name = ["--version"], sys.argv[1]
+from bedl.cli import main
+
+class Last:  # goes when Python has put its signals away already
+    def __del__(self):
+        os.kill(os.getpid(), getattr(signal, name))
+
+last = Last()
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_stop_when_all_is_done(name):
+    process = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_THE_END, name], capture_output=True, text=True, check=False
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_a_fit_that_is_terminated_before_it_has_begun_leaves_nothing(shelf, tmp_path, monkeypatch):
+    from bedl.tabular import run as fits
+    from bedl.terminal.stopping import Stopped
+
+    def stop(path, content):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(fits, "write_json", stop)
+    said = run("fit", shelf / "flowers.csv", "-t", "kind", "--out", tmp_path / "m")
+    assert said.exit_code == 143
+    assert "Stopped." in said.stderr
+    assert "--resume" not in said.stderr
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
     from bedl.terminal import onlooker
     from bedl.terminal.stopping import Stopped

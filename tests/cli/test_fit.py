@@ -156,5 +156,5 @@ def test_the_same_seed_gives_the_same_model(shelf, tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_a_full_disk_is_an_error_and_not_the_end_of_the_process():
     x = np.zeros((3000, 10), dtype=np.float32)
-    with pytest.raises(OutputFileError, match="Is the disk full"):
+    with pytest.raises(OutputFileError, match="Free some room"):
         _write_rows(Path("/dev/full"), x, np.arange(3000), 100)

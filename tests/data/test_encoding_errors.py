@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bedl.data import DataError, TableEncoder, open_table
+from bedl.data import DataError, TableEncoder, encoded_batches, open_table
 
 
 def table_of(path, text: str):
@@ -68,6 +68,14 @@ def test_column_types_without_meaning(tmp_path):
     table = typed(tmp_path, x=[1.0, float("inf")], y=[1.5, 2.5])
     with pytest.raises(DataError, match="column 'x', row 2: the value is infinite"):
         TableEncoder.fit(table, target="y")
+
+
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_a_type_without_meaning_where_text_was(tmp_path, column):
+    encoder = TableEncoder.fit(typed(tmp_path, x=["a", "b"] * 4, y=["c", "c", "d", "d"] * 2), target="y")
+    table = typed(tmp_path, **{"x": ["a", "b"], "y": ["c", "d"], column: [{"a": 1}, {"a": 2}]})
+    with pytest.raises(DataError, match=rf"column '{column}' is of type struct.*, where training saw text"):
+        list(encoded_batches(table, encoder))
 
 
 def test_the_row_of_a_bad_target(tmp_path):

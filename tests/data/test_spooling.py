@@ -45,7 +45,7 @@ def test_other_encodings(tmp_path, encoding, ending):
 def test_what_is_said_of_encodings(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(TEXT.encode("latin-1"))
-    with pytest.raises(DataError, match=r"--encoding latin-1"):
+    with pytest.raises(DataError, match=r"--encoding: latin-1"):
         cells(open_table(path))
     with pytest.raises(DataError, match=r"not written in ascii: .*--encoding"):
         open_table(path, encoding="ascii")

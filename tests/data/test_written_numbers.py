@@ -108,3 +108,35 @@ def test_whole_numbers_that_name_rows_are_left_out(tmp_path):
     assert encoder.columns == ["x", "parent_id", "year"]  # measurements may be distinct; ids that repeat say something
     assert sum("called like an identifier" in note for note in encoder.notes) == 2
     assert not identifies("valid")
+
+
+ZIPS = [f"{code:05d}" for code in (501, 1001, 90210, 2139)] * (ROWS // 4)
+
+
+def test_codes_with_leading_zeros_are_labels(tmp_path):
+    encoder = TableEncoder.fit(open_table(table(tmp_path, x=X, zip=ZIPS, y=TRUE)), "y")
+    assert encoder.feature_names == ["x", *(f"zip={code}" for code in sorted(set(ZIPS)))]
+    assert any("'zip' is taken as categories (values begin with zeros" in note for note in encoder.notes)
+    ((x, _),) = encoded_batches(open_table(table(tmp_path, x=X, zip=ZIPS, y=TRUE)), encoder)
+    assert (x[:, 1:].sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("texts", [["0", "1"] * 20, ["0.5", "00.7"] * 20, ["-05", "06"] * 20, ["05", ""] * 20])
+def test_which_zeros_lead(tmp_path, texts):
+    kinds = [name.partition("=")[0] for name in _features(tmp_path, texts)]
+    assert kinds == (["c", "c_missing"] if texts[0] == "05" else ["c"])
+
+
+def _features(folder, texts):
+    names = TableEncoder.fit(open_table(table(folder, x=X, c=texts, y=TRUE)), "y").feature_names
+    return [name for name in names if name != "x"]
+
+
+def test_a_target_of_codes_is_classes_unless_numbers_are_asked_for(tmp_path):
+    months = [f"{1 + i % 12:02d}" for i in range(ROWS)]
+    path = table(tmp_path, x=X, y=months)
+    encoder = TableEncoder.fit(open_table(path), "y")
+    assert encoder.classes == sorted(set(months))
+    numbers = TableEncoder.fit(open_table(path), "y", task="regression")
+    ((_, y),) = encoded_batches(open_table(path), numbers)
+    np.testing.assert_array_equal(y, [int(month) for month in months])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 
 from bedl import tasks
@@ -48,6 +49,15 @@ def test_what_the_file_says_about_itself(classes_file, targets_file):
     assert model.metadata == {"encoder": {"columns": ["a"]}}
     model = OnnxModel(targets_file[0])
     assert (model.task, model.target_names, model.class_names) == ("regression", ("price",), None)
+
+
+def test_a_table_in_place_of_an_array(classes_file):
+    model, x = OnnxModel(classes_file[0]), inputs(3).numpy()
+    frame = pandas.DataFrame(x, columns=list("abcd"))
+    np.testing.assert_array_equal(model.predict(frame)["probabilities"], model.predict(x)["probabilities"])
+    for other in (frame[list("dcba")], frame.assign(e="text")):  # in another order: a wrong answer without a word
+        with pytest.raises(TypeError, match=r"bedl\.tabular\.load\(.*\)\.predict\(table\)"):
+            model.predict(other)
 
 
 def test_chunks_do_not_change_the_answer(classes_file):

@@ -25,6 +25,15 @@ def test_it_learns_texts() -> None:
     assert log_loss(y, p) < 0.6
 
 
+def test_tables_of_predictions_name_the_classes() -> None:
+    X, y = labels()
+    model = BEDLClassifier(**QUICK).fit(X, y)
+    frame = model.predict_dist(X)[:20].to_frame()
+    assert [name for name in frame if name.startswith("prob")] == [f"probabilities_{c}" for c in model.classes_]
+    assert frame["label"].tolist() == model.predict(X[:20]).tolist()
+    assert np.allclose(frame["probabilities_low"], model.predict_proba(X[:20])[:, 1], atol=1e-6)
+
+
 def test_uncertainty_is_entropy_in_nats() -> None:
     X, y = labels()
     model = BEDLClassifier(**QUICK).fit(X, y)

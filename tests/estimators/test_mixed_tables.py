@@ -107,3 +107,18 @@ def test_noise_of_inputs_is_for_numbers() -> None:
     frame, y = mixed()
     with pytest.raises(ValueError, match="X_var is for tables of numbers"):
         BEDLRegressor(**QUICK).fit(frame, y, X_var=0.1)
+
+
+def test_messages_are_of_what_an_estimator_can_do() -> None:
+    frame, y = mixed(40)
+    frame["odd"] = [{"a": 1}] * 40
+    with pytest.raises(DataError, match=r"'odd' is of type struct.*An estimator has no such options: change X itself"):
+        BEDLRegressor(**QUICK).fit(frame, y)
+
+
+def test_codes_with_leading_zeros_are_labels() -> None:
+    frame, y = mixed(40)
+    frame["zip"] = ["00501", "90210"] * 20
+    model = BEDLRegressor(**{**QUICK, "epochs": 1}).fit(frame, y)
+    assert model.encoder_ is not None
+    assert model.encoder_.feature_names[-2:] == ["zip=00501", "zip=90210"]

@@ -25,7 +25,7 @@ def test_agrees_with_scikit_learn():
         sk.log_loss(LABELS, PROBABILITIES, labels=range(C)), rel=1e-9
     )
     assert metrics.brier(LABELS, PROBABILITIES) == pytest.approx(
-        sk.brier_score_loss(LABELS, PROBABILITIES, scale_by_half=False, labels=range(C)), rel=1e-12
+        sum(sk.brier_score_loss(c == LABELS, PROBABILITIES[:, c]) for c in range(C)), rel=1e-12
     )
     expected = sk.confusion_matrix(LABELS, PROBABILITIES.argmax(1), labels=range(C))
     np.testing.assert_array_equal(metrics.confusion(LABELS, PROBABILITIES.argmax(1), C), expected)

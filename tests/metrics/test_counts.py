@@ -1,5 +1,8 @@
 """Negative binomials against SciPy."""
 
+import warnings
+
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -46,3 +49,38 @@ def test_scores_are_means_of_scipys():
     np.testing.assert_allclose(metrics.pit_negative_binomial(y, mean, std), known.cdf(y) - known.pmf(y) / 2, atol=1e-9)
     with pytest.raises(ValueError, match="between 0 and 1"):
         counts.negative_binomial_quantile(1.0, mean, std)
+
+
+def test_the_far_end_is_quiet():
+    """What a network says of rows far out may be as large as numbers get, and infinite."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        far = counts.negative_binomial_quantile(0.95, [3.0, 1e30, np.inf, np.inf], [2.0, 1e15, 1.0, np.inf])
+        counts.negative_binomial_cdf([0.0, 5.0], 1e-3, [1e200, np.inf])
+    assert far[0] == 7
+    assert 1e30 < far[1] < 1.1e30
+    assert np.isinf(far[2:]).all()
+
+
+@pytest.mark.parametrize("shape", [0.05, 0.5, 3.0, 200.0])
+def test_huge_counts_follow_a_gamma_law(shape):
+    mean = np.array([1e8, 1e18, 1e30])[:, None]
+    y = mean * np.array([1e-3, 0.4, 1.0, 2.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = counts.negative_binomial_cdf(y, mean, mean / np.sqrt(shape))
+    np.testing.assert_allclose(found, stats.gamma.cdf(y / mean, shape, scale=1 / shape), atol=3e-6)
+
+
+@pytest.mark.parametrize("shape", [0.01, 2.0, 1e3, 1e8, 1e20])
+@pytest.mark.parametrize("y", [1e5, 3e6, 1e12, 1e25])
+def test_large_counts_against_many_digits(y, shape):
+    for mean in (0.5 * y, y * (1 + 1e-9), 3 * y):
+        std = np.sqrt(mean + mean**2 / shape)
+        with mpmath.workdps(80):
+            mean_, shape_ = counts._parameters(mean, std)  # what is left of the shape in a standard deviation
+            k, m = mpmath.mpf(float(shape_)), mpmath.mpf(float(mean_))
+            true = mpmath.loggamma(y + k) - mpmath.loggamma(k) - mpmath.loggamma(y + mpmath.mpf(1))
+            true -= k * mpmath.log1p(m / k) + y * mpmath.log1p(k / m)
+        found = float(counts.negative_binomial_log_pmf(y, mean, std))
+        assert found == pytest.approx(float(true), rel=1e-6, abs=1e-6)

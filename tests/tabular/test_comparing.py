@@ -15,6 +15,9 @@ from bedl import BEDLRegressor
 from bedl.errors import ModelFileError
 from bedl.estimators.inputs import held_out
 from bedl.methods import Method, register, registry
+from bedl.report.comparison import comparison_section
+from bedl.tabular.comparison import Comparison
+from bedl.terminal.tables import print_comparison
 from tests.cli.verbs import run
 
 QUICK = {"epochs": 2, "device": "cpu", "hidden": (8,)}
@@ -48,6 +51,19 @@ def test_scores_are_those_of_the_estimator_on_the_same_rows() -> None:
     assert line["fit_seconds"] > 0 < line["predict_seconds"]
     assert found.constant["rmse"] > 0
     assert list(found.to_frame().index) == ["deterministic"]
+
+
+def test_methods_within_a_standard_error_are_tied(capsys: pytest.CaptureFixture) -> None:
+    scores = {"one": [1.0, 2.0, 3.0], "alike": [1.3, 1.8, 3.1], "worse": [1.2, 2.2, 3.2], "failed": [0.5, 1.0]}
+    rows: list[dict[str, Any]] = [{"method": name, "split": split, "nll": value}
+                                  for name, values in scores.items() for split, value in enumerate(values)]  # fmt: skip
+    rows.append({"method": "failed", "split": 2, "error": "out of breath"})
+    found = Comparison("t.csv", "y", "regression", rows)
+    assert (found.best, found.tied) == ("one", ["alike"])  # worse is so on every split, however these differ
+    assert found.to_dict()["tied"] == ["alike"]
+    print_comparison(found)
+    assert "Lowest negative log-likelihood: one, tied with alike (within" in capsys.readouterr().err
+    assert "error of the difference: <bdi>alike</bdi>." in comparison_section(found.to_dict())
 
 
 def test_a_class_that_is_left_out_is_foreign() -> None:

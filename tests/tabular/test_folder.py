@@ -183,7 +183,7 @@ def way_out(folder: Path, fit: Any, overwrite: bool) -> tabular.TabularModel:
     except BEDLError as error:
         if "exists" in str(error):  # the kill came after the model was in its place
             return tabular.load(folder)
-        if "Leave out --resume" in str(error):
+        if "Leave out resume" in str(error):
             return fit(overwrite=overwrite)
         raise
 

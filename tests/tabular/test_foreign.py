@@ -25,7 +25,10 @@ def model(request) -> tabular.TabularModel:
 def test_absurd_values_are_refused_or_clipped(model, value):
     frame = FRAME[:5].copy()
     frame.loc[2, "b"] = value
-    with pytest.raises(DataError, match=r"'b', row 3: .*absurdly far.*--on-foreign-values clip"):
+    with pytest.raises(
+        DataError,
+        match=r"'b', row 3: .*absurdly far.*on_foreign_values='clip', on the command line --on-foreign-values clip",
+    ):
         model.predict(frame)
     with pytest.warns(UserWarning, match="'b', row 3: .*taken as"):
         found = model.predict(frame, on_foreign_values="clip")

@@ -18,7 +18,7 @@ from tools.campaign.ledger import Fault, Ledger, Try
 
 ATTACKS = ("fuzz", "damage", "kills", "pairs", "surroundings", "signals", "rows")
 PATIENCE = 20  # times the seconds of computing that a try may take
-CHUNK = 200  # tries of one process: what a process gathers in memory does not add up
+CHUNK = 1000  # tries of one process: what a process gathers in memory does not add up
 
 
 def main() -> int:
@@ -83,7 +83,11 @@ def supervised(name: str, numbers: list[int], ledger: Ledger) -> list[int]:
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:  # a try may take the exit for that of the verb it calls
+                process.kill()
+                process.wait()
     if process.returncode == 0:
         return []
     if not begun.exists():

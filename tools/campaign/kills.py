@@ -12,44 +12,62 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tools.campaign.children import call, start
+from tools.campaign.children import SHARE, call, rehearsed, start
 from tools.campaign.ledger import Fault
 from tools.campaign.verbs import Said
 from tools.campaign.workshop import QUICK, Workshop, workshop
 
-INJECTED = 320  # tries at calls; the others are at random moments
-TRIES = 440
+INJECTED = 340  # tries at calls; the others are at random moments
+TRIES = 470
 SECONDS = 300
 CHANGES = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "link", "open", "ftruncate", "chmod")
-VERBS = ("fit", "refit", "refit in two steps", "predict", "predict again", "report")
+VERBS = (
+    "fit", "refit", "refit in two steps", "resumed fit", "resumed refit", "predict", "predict again", "report",
+    "report again", "export",
+)  # fmt: skip
 
 
 def prepare() -> None:
-    """The models to begin with."""
-    workshop()
+    """The models to begin with, and all modules."""
+    for verb in ("report", "export"):
+        whole(verb)
 
 
 def attempt(number: int, folder: Path) -> str:
     """First every call of every verb that changes the disk, one after the other; from `INJECTED` on random moments."""
+    fresh = Random(number).randrange(SHARE) == 0
     if number < INJECTED:
         verb, point = places()[number % len(places())]
-    else:
-        verb, point = Random(number).choice([*VERBS * 5, "export"]), None
-    shop, words = workshop(), _set_up(verb, workshop(), folder)
-    quick = functools.partial(_quickly, verb)
-    if point is not None:
-        ended = call(*words, logs=shop.folder, before=lambda: (quick(), _kill_after(point)))
+        words = set_up(verb, workshop(), folder)
+        ended = call(*words, logs=workshop().folder, before=[(quickly, verb), (_kill_after, point)], fresh=fresh)
         if ended.code not in (137, 0):
             raise Fault(f"{verb}, killed at call {point}: ended with {ended.code}: {ended.err[-300:]}")
+        what = f"{verb} killed at a call" if ended.code else f"{verb} done before the kill"
     else:
-        child = start(*words, logs=shop.folder, before=quick)
-        time.sleep(Random(number).uniform(0, 1.1) * seconds(verb))
+        verb = Random(number).choice([*VERBS[:-1] * 2, VERBS[-1]])
+        words, what = _at_a_moment(verb, folder, Random(number), fresh), f"{verb} killed at a moment"
+    _check(verb, words, workshop(), folder, what)
+    return f"{what}, a new process" if fresh else what
+
+
+def _at_a_moment(verb: str, folder: Path, random: Random, fresh: bool) -> list[object]:
+    """A kill while a verb is at work. What took some time once may take less now: then it is killed earlier."""
+    moment = random.uniform(0, 1.05) * seconds(verb, fresh)
+    while True:
+        words = set_up(verb, workshop(), folder)
+        child = start(*words, logs=workshop().folder, before=[(quickly, verb)], fresh=fresh)
+        time.sleep(moment)
         child.send(signal.SIGKILL)
-        ended = child.wait()
-    when = "killed at a moment" if point is None else "killed at a call"
-    what = f"{verb} {when if ended.code else 'done before the kill'}"
-    _check(verb, words, shop, folder, what)
-    return what
+        if child.wait().code:
+            return words
+        moment *= random.random()
+        emptied(folder)
+
+
+def emptied(folder: Path) -> None:
+    """As it was at the beginning of a try."""
+    shutil.rmtree(folder)
+    folder.mkdir()
 
 
 @functools.cache
@@ -58,22 +76,17 @@ def places() -> list[tuple[str, int]]:
     return [(verb, point) for verb in VERBS for point in range(points(verb))]
 
 
-def _set_up(verb: str, shop: Workshop, folder: Path) -> list[object]:
+def set_up(verb: str, shop: Workshop, folder: Path) -> list[object]:
     """What is there before, and the words to say."""
-    if verb in ("refit", "refit in two steps"):
+    if "refit" in verb:
         shutil.copytree(shop.models[0], folder / "m")
-    if verb == "predict again":
-        (folder / "out.csv").write_text("old")
+    if "resumed" in verb:
+        shutil.copytree(_interrupted(), folder / "m.partial")
+    if verb.endswith("again"):
+        (folder / ("out.csv" if "predict" in verb else "out.html")).write_text("old")
     if "fit" in verb:
-        return [
-            "fit",
-            shop.table,
-            *QUICK,
-            "--seed=2",
-            "--out",
-            folder / "m",
-            *(["--overwrite"] if verb != "fit" else []),
-        ]
+        more = ["--overwrite"] * ("refit" in verb) + ["--resume"] * ("resumed" in verb)
+        return ["fit", shop.table, *QUICK, "--seed=2", "--out", folder / "m", *more]
     if "predict" in verb:
         return ["predict", shop.models[1], shop.table, "--out", folder / "out.csv", "--overwrite"]
     if verb == "export":
@@ -81,7 +94,16 @@ def _set_up(verb: str, shop: Workshop, folder: Path) -> list[object]:
     return ["report", shop.models[1], shop.table, "--out", folder / "out.html", "--overwrite"]
 
 
-def _quickly(verb: str) -> None:
+@functools.cache
+def _interrupted() -> Path:
+    """What a fit leaves that is killed amid its work."""
+    folder, half = _room("interrupted", "fit"), points("fit") // 2
+    words = set_up("fit", workshop(), folder)
+    call(*words, logs=workshop().folder, before=[(quickly, "fit"), (_kill_after, half)])
+    return folder / "m.partial"
+
+
+def quickly(verb: str) -> None:
     """A checkpoint after every epoch; and, if asked for, as on systems that cannot exchange two folders."""
     import bedl.tabular.place as place
     import bedl.tabular.run as run
@@ -95,14 +117,15 @@ def _check(verb: str, words: list[object], shop: Workshop, folder: Path, what: s
     """What a user does who reads the messages leads to the result that was wanted, and nothing is left over."""
     if "fit" not in verb:
         out = _out(words)
-        if out.exists() and out.read_bytes() not in (b"old", _whole(verb)):
+        if out.exists() and out.read_bytes() not in (b"old", whole(verb)):
             raise Fault(f"{what}: {out.name} is neither the old file nor the new one")
         _fine(call(*words, logs=shop.folder), what)
-        if out.read_bytes() != _whole(verb):
+        if out.read_bytes() != whole(verb):
             raise Fault(f"{what}: the second run wrote something else")
         if os.listdir(folder) != [out.name]:
             raise Fault(f"{what}: left {os.listdir(folder)}")
         return
+    words = [word for word in words if word != "--resume"]
     wanted, old = shop.bytes_of(shop.models[1]), shop.bytes_of(shop.models[0])
     if (folder / "m").exists() and shop.bytes_of(folder / "m") not in (wanted, old):
         raise Fault(f"{what}: the model is neither the old one nor the new one")
@@ -126,12 +149,11 @@ def _fine(said: Said, what: str) -> None:
 
 
 @functools.cache
-def _whole(verb: str) -> bytes:
+def whole(verb: str) -> bytes:
     """The file that a run which nobody disturbs writes."""
-    folder = workshop().folder / f"whole-{verb.split()[0]}"
-    folder.mkdir(exist_ok=True)
-    words = _set_up(verb, workshop(), folder)
-    _fine(call(*words, logs=workshop().folder), verb)
+    folder = _room("whole", verb)
+    words = set_up(verb, workshop(), folder)
+    rehearsed(*words, logs=workshop().folder)
     return _out(words).read_bytes()
 
 
@@ -142,21 +164,25 @@ def _out(words: list[object]) -> Path:
 @functools.cache
 def points(verb: str) -> int:
     """How many calls of a run change the disk."""
-    folder = workshop().folder / f"points-{VERBS.index(verb)}"
-    folder.mkdir()
+    folder = _room("points", verb)
     count = folder.with_suffix(".count")
-    call(*_set_up(verb, workshop(), folder), logs=workshop().folder, before=lambda: (_quickly(verb), _count_to(count)))
+    rehearsed(*set_up(verb, workshop(), folder), logs=workshop().folder, before=[(quickly, verb), (_count_to, count)])
     return len(count.read_bytes())
 
 
 @functools.cache
-def seconds(verb: str) -> float:
+def seconds(verb: str, fresh: bool) -> float:
     """How long a run takes here and now."""
-    folder = workshop().folder / f"seconds-{VERBS.index(verb)}"
-    folder.mkdir()
-    words, started = _set_up(verb, workshop(), folder), time.monotonic()
-    call(*words, logs=workshop().folder, before=lambda: _quickly(verb))
+    folder = _room(f"seconds-{fresh}", verb)
+    words, started = set_up(verb, workshop(), folder), time.monotonic()
+    _fine(call(*words, logs=workshop().folder, before=[(quickly, verb)], fresh=fresh), verb)
     return time.monotonic() - started
+
+
+def _room(what: str, verb: str) -> Path:
+    folder = workshop().folder / f"{what}-{VERBS.index(verb)}"
+    folder.mkdir()
+    return folder
 
 
 def _kill_after(count: int) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from tools.campaign.children import start
+from tools.campaign.children import SHARE, start
 from tools.campaign.ledger import Fault
 from tools.campaign.verbs import check_words
 from tools.campaign.workshop import QUICK, Workshop, workshop
@@ -26,16 +26,16 @@ def attempt(number: int, folder: Path) -> str:
     """By turns: two fits of a new model, two that replace one, and a fit that replaces one while another predicts."""
     shop, random = workshop(), Random(number)
     kind = ("two new fits", "two replacing fits", "a prediction during a fit")[number % 3]
-    model = folder / "m"
+    model, fresh = folder / "m", random.randrange(SHARE) == 0
     if kind != "two new fits":
         shutil.copytree(shop.models[0], model)
     more = [] if kind == "two new fits" else ["--overwrite"]
     fits = [["fit", shop.table, *QUICK, f"--seed={seed}", "--out", model, *more] for seed in (1, 2)]
     if kind == "a prediction during a fit":
-        return _predicted(shop, folder, fits[1], random)
-    first = start(*fits[0], logs=shop.folder)
+        return _predicted(shop, folder, fits[1], random, fresh)
+    first = start(*fits[0], logs=shop.folder, fresh=fresh)
     time.sleep(random.choice([0, 0, 0, random.uniform(0, 0.3)]))
-    second = start(*fits[1], logs=shop.folder)
+    second = start(*fits[1], logs=shop.folder, fresh=fresh)
     ends = [first.wait(), second.wait()]
     for end in ends:
         check_words(end, "fit")
@@ -50,8 +50,8 @@ def attempt(number: int, folder: Path) -> str:
     return f"{kind}, {sum(end.code == 0 for end in ends)} made"
 
 
-def _predicted(shop: Workshop, folder: Path, fit: list, random: Random) -> str:
-    child = start(*fit, logs=shop.folder)
+def _predicted(shop: Workshop, folder: Path, fit: list, random: Random, fresh: bool) -> str:
+    child = start(*fit, logs=shop.folder, fresh=fresh)
     outs = []
     while child.running() or not outs:
         out = folder / f"o{len(outs)}.csv"

@@ -8,22 +8,20 @@ import signal
 import time
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from tools.campaign.children import call, start
-from tools.campaign.kills import _quickly, _set_up, _whole, seconds
+from tools.campaign.children import SHARE, Step, call, start
+from tools.campaign.kills import emptied, quickly, seconds, set_up, whole
 from tools.campaign.ledger import Fault
-from tools.campaign.verbs import Said, check_words, spawned
+from tools.campaign.verbs import Said, check_words
 from tools.campaign.workshop import Workshop, workshop
 
 TRIES = 200
 SECONDS = 300
-SLOW_START = 20  # every so many tries a process of its own, which also imports
 
 
 def prepare() -> None:
-    """The models to begin with."""
-    workshop()
+    """The models to begin with, and all modules."""
+    whole("report")
 
 
 def attempt(number: int, folder: Path) -> str:
@@ -31,11 +29,8 @@ def attempt(number: int, folder: Path) -> str:
     shop, random = workshop(), Random(number)
     which = (signal.SIGTERM, signal.SIGINT)[number % 2]
     verb = random.choice(["fit", "refit", "refit in two steps", "predict again", "report"])
-    words = _set_up(verb, shop, folder)
-    moment = random.uniform(0, 1.1) * seconds(verb)
-    said = _at_start(words, which, random) if number % SLOW_START == 0 else _within(words, verb, which, moment, shop)
-    if said.code == 0:
-        return f"{verb} done before the signal"
+    fresh = random.randrange(SHARE) == 0
+    words, said = _stopped(verb, folder, which, random, fresh)
     expected = 128 + which
     if said.code != expected:
         raise Fault(f"{verb} with {which.name}: exit code {said.code}, not {expected}: {said.err[-400:]}")
@@ -43,49 +38,47 @@ def attempt(number: int, folder: Path) -> str:
     if "Stopped." not in said.err:
         raise Fault(f"{verb} with {which.name}: no word of it: {said.err[-300:]}")
     _check(verb, words, shop, folder)
-    return f"{verb} stopped by {which.name}"
+    return f"{verb} stopped by {which.name}{', a new process' if fresh else ''}"
 
 
-def _within(words: list[object], verb: str, which: int, moment: float, shop: Workshop) -> Said:
-    ready, told = os.pipe()
-
-    def before() -> None:
-        import bedl.cli
-
-        _quickly(verb)
-        inner = bedl.cli._main
-
-        def begun() -> None:  # from here on `bedl` itself is asked to stop, not the fork
-            os.write(told, b".")
-            inner()
-
-        bedl.cli._main = begun
-
-    child = start(*words, logs=shop.folder, before=before)
-    os.close(told)
-    os.read(ready, 1)
-    os.close(ready)
-    time.sleep(moment)
-    child.send(which)
-    return child.wait()
+def _stopped(verb: str, folder: Path, which: int, random: Random, fresh: bool) -> tuple[list[object], Said]:
+    """A verb that is stopped while it is at work, a new process perhaps while it imports."""
+    before: list[Step] = [] if fresh else [(quickly, verb)]
+    moment = random.uniform(0, 1.05) * seconds(verb, fresh)
+    while True:
+        words = set_up(verb, workshop(), folder)
+        ready, told = os.pipe()
+        os.set_inheritable(told, True)
+        child = start(*words, logs=workshop().folder, before=[*before, (_tell, told)], fresh=fresh)
+        os.close(told)
+        os.read(ready, 1)
+        os.close(ready)
+        time.sleep(moment)
+        child.send(which)
+        said = child.wait()
+        if said.code:
+            return words, said
+        moment *= random.random()  # it was done before
+        emptied(folder)
 
 
-def _at_start(words: list[object], which: int, random: Random) -> Said:
-    """A process from its first line on: it says when `main` begins, and is stopped while it imports."""
-    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from bedl.cli import main; sys.stderr.write('begun\\n'); sys.stderr.flush(); main()"
-    process: Any = spawned(*words, code=code, stdout=None)
-    first = process.stderr.readline()
-    time.sleep(0.05 + random.uniform(0, 1.0))
-    process.send_signal(which)
-    _, err = process.communicate(timeout=200)
-    return Said(process.returncode, "", first + err)
+def _tell(handle: int) -> None:
+    """From when `bedl` has begun it is asked to stop, not Python, which knows no better than to die."""
+    import bedl.cli
+
+    inner = bedl.cli._main
+
+    def begun() -> None:
+        os.write(handle, b".")
+        inner()
+
+    bedl.cli._main = begun
 
 
 def _check(verb: str, words: list[object], shop: Workshop, folder: Path) -> None:
     """What was there is there, and the same words, or those with --resume, lead to the result."""
     if "fit" not in verb:
-        left = [path for path in folder.iterdir() if path.read_bytes() not in (b"old", _whole(verb))]
+        left = [path for path in folder.iterdir() if path.read_bytes() not in (b"old", whole(verb))]
         if left:
             raise Fault(f"{verb}: left {[path.name for path in left]}")
         return

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from random import Random
 
-from tools.campaign.children import call, start
-from tools.campaign.kills import _quickly, seconds
+from tools.campaign.children import SHARE, call, start
+from tools.campaign.kills import quickly, seconds, whole
 from tools.campaign.ledger import Fault
 from tools.campaign.verbs import Said, check_words
 from tools.campaign.workshop import QUICK, Workshop, workshop
@@ -22,14 +22,15 @@ from tools.campaign.workshop import QUICK, Workshop, workshop
 TRIES = 200
 SECONDS = 300
 NOBODY = 65534
+ENOUGH = {"fit": 20, "refit": 24, "predict": 4, "report": 32}  # blocks of a disk that are hardly, or not quite, enough
 KINDS = (
     "full disk", "full disk", "read-only", "no rights", "no rights on the data", "vanished folder", "small files only",
 )  # fmt: skip
 
 
 def prepare() -> None:
-    """The models to begin with, for anybody to read."""
-    "".encode("utf-8-sig")  # a codec is imported when it is first used, which nobody may do
+    """The models to begin with, for anybody to read, and all modules: nobody may not import this Python's."""
+    whole("report")
     for path in [workshop().folder, *workshop().folder.rglob("*")]:
         path.chmod(0o755)
 
@@ -45,7 +46,7 @@ def attempt(number: int, folder: Path) -> str:
     place.mkdir()
     mounted = kind in ("full disk", "read-only")
     if mounted:
-        size = random.choice([4, 16, 32, 64, 128, 256]) * 1024 + 64 * 1024 * (verb == "refit")
+        size = random.randint(1 + 3 * (verb == "refit"), ENOUGH[verb] if kind == "full disk" else 99) * 4096
         if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=False).returncode:
             return "skipped: may not mount"
     try:
@@ -68,11 +69,11 @@ def _tried(kind: str, verb: str, shop: Workshop, place: Path, random: Random) ->
     else:
         if kind == "read-only":
             subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-        said = call(*words, logs=shop.folder, before=lambda: _deprive(kind, place, shop.table, random))
+        fresh = random.randrange(SHARE) == 0 and not kind.startswith("no rights")
+        most = random.choice([3000, 6000, 12000])
+        said = call(*words, logs=shop.folder, before=[(_deprive, kind, place, shop.table, most)], fresh=fresh)
     if kind == "no rights on the data":
         shop.table.chmod(0o644)
-    if kind.startswith("no rights") and "No module named" in said.err:
-        return "skipped: nobody may import this Python's modules"
     check_words(said, verb)
     if said.code not in (0, 1):
         raise Fault(f"{verb}, {kind}: exit code {said.code}: {said.err[-300:]}")
@@ -96,25 +97,25 @@ def _words(verb: str, shop: Workshop, place: Path) -> list[object]:
     return [verb, shop.models[1], shop.table, "--out", out]
 
 
-def _deprive(kind: str, place: Path, table: Path, random: Random) -> None:
+def _deprive(kind: str, place: str | Path, table: str | Path, most: int) -> None:
     """In the child, before `bedl` runs."""
     import resource
 
-    _quickly("fit")
+    quickly("fit")
     if kind == "small files only":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (random.choice([3000, 6000, 12000]),) * 2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most,) * 2)
     if kind.startswith("no rights"):
         if kind == "no rights on the data":
-            table.chmod(0o600)
-            place.chmod(0o777)
+            os.chmod(table, 0o600)
+            os.chmod(place, 0o777)
         os.setgid(NOBODY)
         os.setuid(NOBODY)
 
 
 def _vanishing(words: list[object], verb: str, place: Path, shop: Workshop, random: Random) -> Said:
     """Somebody removes the folder that is being written to."""
-    child = start(*words, logs=shop.folder, before=lambda: _quickly("fit"))
-    moment = random.uniform(0, 1) * seconds("fit" if "fit" in verb else verb)
+    child = start(*words, logs=shop.folder, before=[(quickly, "fit")])
+    moment = random.uniform(0, 1) * seconds("fit" if "fit" in verb else verb, False)
     timer = threading.Timer(moment, shutil.rmtree, (place, True))
     timer.start()
     said = child.wait()

@@ -1,19 +1,16 @@
-"""The command line, called in this process or in one of its own, and what may come of it."""
+"""The command line, called in this process, and what may come of it."""
 
 from __future__ import annotations
 
-import os
+import functools
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from tools.campaign.ledger import Fault
 
-__all__ = ["MAIN", "Said", "check_words", "said", "spawned"]
+__all__ = ["Said", "check_words", "said"]
 
-MAIN = "from bedl.cli import main; main()"
 LONGEST = 3000  # letters of a message that somebody still reads
 
 # What a message asks for: it has to name something that can be done.
@@ -37,16 +34,25 @@ class Said:
 
 def said(*words: object) -> Said:
     """`bedl` with these words in this process; a Fault unless it ends well or with a line that helps."""
-    from typer.testing import CliRunner
+    import typer.testing
 
     from bedl.cli.app import app
 
-    result: Any = CliRunner().invoke(app, [str(word) for word in words], prog_name="bedl")
+    typer.testing._get_command = _command
+    result: Any = typer.testing.CliRunner().invoke(app, [str(word) for word in words], prog_name="bedl")
     found = Said(result.exit_code, result.stdout, result.stderr)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise Fault(f"{words[0]} raised {result.exception!r}")
     check_words(found, str(words[0]))
     return found
+
+
+@functools.cache
+def _command(app: Any) -> Any:
+    """What Typer makes of the verbs, once: the same each time, and half of the time of a try."""
+    import typer.main
+
+    return typer.main.get_command(app)
 
 
 def check_words(found: Said, verb: str) -> None:
@@ -64,15 +70,3 @@ def check_words(found: Said, verb: str) -> None:
             raise Fault(f"{verb} says no remedy: {message[:300]}")
         if len(message) > LONGEST:
             raise Fault(f"{verb} says {len(message)} letters: {message[:100]} …")
-
-
-def spawned(*words: object, code: str = MAIN, **options: Any) -> subprocess.Popen[str]:
-    """`bedl` with these words in a process of its own, after `code` if there is some."""
-    command = [sys.executable, "-c", code, *map(str, words)]
-    pipes: dict[str, Any] = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "stdin": subprocess.DEVNULL,
-        "text": True,
-    }
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **{**pipes, **options})

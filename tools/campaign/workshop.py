@@ -10,10 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from tools.campaign.children import call
-from tools.campaign.ledger import Fault
+from tools.campaign.children import rehearsed
 
-__all__ = ["QUICK", "Workshop", "imported", "must", "workshop"]
+__all__ = ["QUICK", "Workshop", "workshop"]
 
 QUICK = ("--target=y", "--epochs=3", "--method=bedl", "--hidden=3", "--device=cpu")
 
@@ -38,27 +37,9 @@ class Workshop(NamedTuple):
         return {path.name: path.read_bytes() for path in sorted(model.iterdir())}
 
 
-def imported() -> None:
-    """Imports what children need, before the first one is made."""
-    import bedl.cli.app
-    import bedl.estimators.storage
-    import bedl.report
-    import bedl.tabular.run
-    import bedl.terminal.onlooker
-    import bedl.training.checkpoint  # noqa: F401
-
-
-def must(*words: object, logs: Path) -> None:
-    """`bedl` with these words, which have to succeed."""
-    said = call(*words, logs=logs)
-    if said.code:
-        raise Fault(f"{words} ended with {said.code}: {said.err[-500:]}")
-
-
 @functools.cache
 def workshop() -> Workshop:
     """Made in this process once, removed at its end."""
-    imported()
     folder = Path(tempfile.mkdtemp(prefix="bedl-workshop-"))
     atexit.register(shutil.rmtree, folder, True)
     random = Random(0)
@@ -71,8 +52,8 @@ def workshop() -> Workshop:
     models, predictions = [], []
     for seed in (1, 2):
         model, out = folder / f"m{seed}", folder / f"p{seed}.csv"
-        must("fit", table, *QUICK, f"--seed={seed}", "--out", model, logs=folder)
-        must("predict", model, table, "--out", out, logs=folder)
+        rehearsed("fit", table, *QUICK, f"--seed={seed}", "--out", model, logs=folder)
+        rehearsed("predict", model, table, "--out", out, logs=folder)
         models.append(model)
         predictions.append(out.read_bytes())
     return Workshop(folder, table, (models[0], models[1]), (predictions[0], predictions[1]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from bedl.terminal.stopping import Stopped, exit_code, listen
+from bedl.terminal.stopping import Stopped, exit_code, listen, stop_listening
 
 __all__ = ["main"]
 
@@ -20,6 +20,10 @@ def main() -> None:
     except (KeyboardInterrupt, Stopped) as stop:  # while modules are imported; later `Verbs` takes care of it
         print("Stopped.", file=sys.stderr)
         sys.exit(exit_code(stop))
+    except SystemExit as end:
+        if not end.code:
+            stop_listening()
+        raise
 
 
 def _main() -> None:

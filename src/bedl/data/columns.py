@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from bedl.data import parsing
 from bedl.data.errors import DataError, listed
+from bedl.errors import option
 
 __all__ = [
     "BooleanColumn",
@@ -26,15 +27,14 @@ __all__ = [
     "column_from_dict",
     "column_to_dict",
     "finite",
+    "labels_of",
     "parsed",
     "shown",
 ]
 
 FAR = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_IGNORE_UNSEEN = (
-    "To go on without an error, ignore what was not seen in training (--unseen ignore; in Python unseen='ignore')"
-)
+_IGNORE_UNSEEN = f"To go on without an error, ignore what was not seen in training ({option('unseen', 'ignore')})"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def finite(values: np.ndarray, where: Where) -> np.ndarray:
         what = "infinite" if np.isinf(values[index]) else f"{values[index]:g}, beyond the range of float32,"
         raise DataError(
             f"{where.row(index)}: the value is {what} and cannot be learned from. Correct it, leave it empty if it is "
-            f"missing, or leave out the column (--ignore {where.name})"
+            f"missing, or leave out the column ({option('ignore', [where.name])})"
         )
     return values
 
@@ -175,7 +175,7 @@ class CategoryColumn:
     def encode(
         self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
     ) -> None:
-        labels = parsing.as_labels(array)
+        labels = labels_of(array, where)
         missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False))
         _check_missing(missing, self.has_missing, where, ignore_unseen)
         found = pc.index_in(labels, value_set=pa.array(self.categories, pa.string()))
@@ -258,10 +258,19 @@ def _near(values: np.ndarray, low: float, high: float, where: Where, foreign: st
     if foreign == "error":
         raise DataError(
             f"{what}. No prediction means anything there. Correct it, or go on with a value nearer by "
-            "(--on-foreign-values clip), or with this one (--on-foreign-values keep)"
+            f"({option('on_foreign_values', 'clip')}), or with this one ({option('on_foreign_values', 'keep')})"
         )
     warnings.warn(f"{what}; taken as {inside[index]:g}", stacklevel=2)
     return inside
+
+
+def labels_of(array: pa.Array, where: Where) -> pa.Array:
+    try:
+        return parsing.as_labels(array)
+    except parsing.NotParsed as error:
+        raise DataError(
+            f"column {listed([where.name])} is of type {error.value}, where training saw text. Store text there"
+        ) from None
 
 
 def _checked_missing(values: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> np.ndarray:

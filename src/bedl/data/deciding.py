@@ -9,11 +9,13 @@ from bedl.data import parsing
 from bedl.data.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn, shown
 from bedl.data.errors import DataError, listed
 from bedl.data.survey import ColumnSurvey, LabelCounts, identifies
+from bedl.errors import option
 
 __all__ = ["decide"]
 
 _ALIKE = 1e-4  # spread over size, below which float32 would blur the values of a number column
 _LIKE_A_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}([ T]\d{1,2}[:.]\d{2}.*)?")
+_CODES = " (values begin with zeros, as codes do: write them without if they are amounts)"
 _MOSTLY = 0.9  # share of numbers (or dates) from which on a text in between is taken for a mistake
 
 
@@ -37,14 +39,18 @@ def decide(
     has_missing = column.missing > 0
     notes = []
     if column.style:
-        notes.append(f"{name} holds numbers written as {column.style} (--categorical {column.name} takes labels)")
+        notes.append(
+            f"{name} holds numbers written as {column.style} ({option('categorical', [column.name])} takes labels)"
+        )
     if has_missing:
         notes += [f"{name} is missing in {column.missing} rows: these get the mean, and a feature that says so"]
     if column.kind == "date":
         notes.append(f"{name} holds dates: features are days since the mean, weekday and day of the year")
         return DateColumn(column.name, column.mean, has_missing), notes
     if column.typed_text and column.kind == "number":
-        notes.append(f"{name} is text that holds numbers, taken as numbers (--categorical {column.name} takes labels)")
+        notes.append(
+            f"{name} is text that holds numbers, taken as numbers ({option('categorical', [column.name])} takes labels)"
+        )
     if column.kind == "boolean":
         return BooleanColumn(column.name, column.mean, has_missing), notes
     shift = 0.0
@@ -65,10 +71,10 @@ def _category(
     column: ColumnSurvey, labels: LabelCounts, max_categories: int, forced: bool
 ) -> tuple[Column | None, list[str]]:
     name, distinct = f"column {listed([column.name])}", len(labels.counts)
-    notes = [] if forced else _mixture(column, labels, name)
+    notes = [] if forced or column.codes else _mixture(column, labels, name)
     if distinct == 1 and not column.missing:
         return None, [f"{name} has the same value in every row and was left out"]
-    hint = _dates_hint(labels)
+    hint = _CODES if column.codes else _dates_hint(labels)
     if labels.exact and distinct == labels.total and distinct > 1:
         return None, [f"{name} has another text in every row, like an identifier, and was left out{hint}"]
     if labels.exact and distinct > max(max_categories, labels.total / 2):
@@ -117,5 +123,6 @@ def _mixture(column: ColumnSurvey, labels: LabelCounts, name: str) -> list[str]:
     row, value = column.unlike.get(like.removesuffix("s"), (1, "text"))
     raise DataError(
         f"{name} holds {like} but for some text, first in row {row}: {shown(value)}. Correct it, leave it empty if "
-        f"it is missing, take all values as labels (--categorical {column.name}), or leave the column out (--ignore)"
+        f"it is missing, take all values as labels ({option('categorical', [column.name])}), or leave "
+        f"the column out ({option('ignore', [column.name])})"
     )

@@ -19,6 +19,7 @@ from bedl.data.errors import DataError, DataFileError, DataFileNotFoundError
 from bedl.data.places import data_root
 from bedl.data.sources import SOURCES, PublishedPart, PublishedSet
 from bedl.data.transfer import DownloadProgress, Resuming
+from bedl.errors import option
 from bedl.files import OutputExistsError
 
 __all__ = ["DatasetInfo", "PartCheck", "fetch", "list_datasets", "verify"]
@@ -89,7 +90,8 @@ def fetch(
     different = [check.path for check in checks if check.status == "differs"]
     if different and not overwrite:
         raise OutputExistsError(
-            f"{different[0]} is there but is not the published file. Move it away, or replace it (--overwrite)"
+            f"{different[0]} is there but is not the published file. Move it away, or replace it "
+            f"({option('overwrite', True)})"
         )
     url = (base_url or source.base_url).rstrip("/") + "/"
     if not re.match(r"https?://", url):

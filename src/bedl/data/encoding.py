@@ -19,6 +19,7 @@ from bedl.data.errors import DataError, listed
 from bedl.data.survey import Progress, count_labels, survey
 from bedl.data.tables import Table
 from bedl.data.target import Target, decide_target
+from bedl.errors import option
 
 __all__ = ["TableEncoder"]
 
@@ -175,14 +176,16 @@ class TableEncoder:
         if absent:
             raise DataError(
                 f"the table lacks {listed(absent)}, which the model was trained with. Add the column(s), with empty "
-                "values if they are not known and training had such, or train again without (--ignore)"
+                f"values if they are not known and training had such, or train again without "
+                f"({option('ignore', absent[:1])})"
             )
         if len(set(names)) < len(names):
             raise DataError("the table has several columns of the same name. Give each column a name of its own")
         new = sorted(set(names) - {*self.columns, *self._unused, *self.target_columns})
         if new and extra == "error":
             raise DataError(
-                f"training saw no column(s) {listed(new)}. Leave them out of the table, or ignore them (--extra ignore)"
+                f"training saw no column(s) {listed(new)}. Leave them out of the table, or ignore them "
+                f"({option('extra', 'ignore')})"
             )
 
     def _check_target(self, names: Sequence[str]) -> None:

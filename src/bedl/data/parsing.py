@@ -189,6 +189,8 @@ def as_labels(array: pa.Array) -> pa.Array:
     """
     if is_text(array.type):
         return array
+    if kind_of_type(array.type) is None:
+        raise NotParsed(_first_valid(array), array.type)
     if pt.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     if pt.is_decimal(array.type):

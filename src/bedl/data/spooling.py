@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bedl.data.errors import DataError, DataFileError
 from bedl.data.scratch import Scratch
+from bedl.errors import option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +56,8 @@ def recoded(path: Path, encoding: str, open_file: Opener) -> Table:
         codecs.lookup(encoding)
     except LookupError:
         raise DataError(
-            f"there is no encoding {encoding!r}. Name one such as utf-8, latin-1, cp1252 or utf-16 (--encoding)"
+            f"there is no encoding {encoding!r}. Name one such as utf-8, latin-1, cp1252 or utf-16 "
+            f"({option('encoding')})"
         ) from None
     scratch, packed = Scratch(), path.suffix.lower() == ".gz"
     copy = scratch.path / (path.stem if packed else path.name)
@@ -65,7 +67,9 @@ def recoded(path: Path, encoding: str, open_file: Opener) -> Table:
             while text := source.read(CHUNK):
                 file.write(text.encode())
     except UnicodeError as error:
-        raise DataError(f"{path} is not written in {encoding}: {error}. Name another encoding (--encoding)") from None
+        raise DataError(
+            f"{path} is not written in {encoding}: {error}. Name another encoding ({option('encoding')})"
+        ) from None
     except (EOFError, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is damaged or incomplete ({error}). Compress or download it again") from None
     return spooled(copy, scratch, str(path), open_file)

@@ -15,6 +15,7 @@ from bedl.data import parsing
 from bedl.data.columns import Where, finite
 from bedl.data.errors import DataError, listed
 from bedl.data.tables import Table
+from bedl.errors import option
 
 __all__ = ["ColumnSurvey", "LabelCounts", "Progress", "count_labels", "identifies", "survey"]
 
@@ -59,6 +60,9 @@ class ColumnSurvey:
     distinct: set[float] | None = None  # numbers seen so far, if asked for; None also if one was seen twice
     rising: bool = True  # each number is larger than the one before
     last: float = -np.inf
+    digits: bool = True  # all texts are digits and nothing else
+    padded: bool = False  # one of them, at least, begins with a zero that a number would not have
+    codes: bool = False  # such are labels: '00123' is another place than '123'
 
     @property
     def present(self) -> int:
@@ -75,7 +79,7 @@ class ColumnSurvey:
         if typed is None:
             raise DataError(
                 f"column {listed([self.name])} is of type {array.type}, which cannot be turned into features. "
-                f"Leave it out (--ignore {self.name}), or store numbers, text, booleans or dates"
+                f"Leave it out ({option('ignore', [self.name])}), or store numbers, text, booleans or dates"
             )
         where = Where(self.name, self.rows)
         values = None
@@ -86,6 +90,9 @@ class ColumnSurvey:
             self.styles = found if self.styles is None else self.styles & found
             self.marks |= {mark for mark in ".," if found and pc.any(pc.match_substring(array, mark)).as_py()}
             self.money = self.money or bool(found and pc.any(pc.match_substring_regex(array, parsing.CURRENCY)).as_py())
+        if typed == "text" and self.kind == "number" and self.digits:
+            self.digits = pc.all(pc.match_substring_regex(array, r"^\d+$")).as_py() is not False
+            self.padded = self.padded or bool(pc.any(pc.match_substring_regex(array, r"^0\d")).as_py())
         self.missing += array.null_count if values is None else int(np.isnan(values).sum())
         self.rows += len(array)
         if values is not None:
@@ -179,6 +186,9 @@ def survey(
     first = "1.234,5" if decimal == "," else ""
     result = {name: ColumnSurvey(name, "category" if name in categorical else None, style=first) for name in columns}
     _look(table, result, targets, numeric, progress)
+    for name, column in result.items():
+        if column.kind == "number" and column.digits and column.padded and not (numeric and name in targets):
+            column.kind, column.codes = "category", True
     # Numbers as people write them are found after the whole column was seen, and then read once more.
     written = {name: _style(column, decimal) for name, column in result.items() if name not in categorical}
     again = {name: ColumnSurvey(name, style=style) for name, style in written.items() if style is not None}
@@ -190,7 +200,7 @@ def survey(
 
 def _style(column: ColumnSurvey, decimal: str) -> str | None:
     """Another way in which the numbers of a column of text may be written, if that is what it holds."""
-    if column.kind != "category" or "number" not in column.unlike:
+    if column.kind != "category" or column.codes or "number" not in column.unlike:
         return None
     if column.style:
         return ""  # not with the mark that was asked for: perhaps as programs write numbers
@@ -205,7 +215,8 @@ def _style(column: ColumnSurvey, decimal: str) -> str | None:
         row, value = column.unlike["number"]
         raise DataError(
             f"column {listed([column.name])} holds numbers such as {listed([str(value)])} (row {row}): is their mark "
-            "for thousands or for decimals? Say which mark comes before decimals: --decimal . or --decimal ,"
+            f"for thousands or for decimals? Say which mark comes before decimals: {option('decimal', '.')}, or "
+            f"{option('decimal', ',')}"
         )
     return min(fits) if fits else None
 

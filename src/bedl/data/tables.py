@@ -95,7 +95,7 @@ def _open_file(path: Path, encoding: str | None, sheet: str | None) -> Table:
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     text = kind in (".csv", ".tsv")
     if encoding is not None and not text:
-        raise DataError(f"{path}: only text files have an encoding. Leave it out (--encoding)")
+        raise DataError(f"{path}: only text files have an encoding. Leave it out")
     if text and encoding is not None:
         from bedl.data.spooling import recoded
 

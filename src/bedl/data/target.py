@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 
 from bedl import tasks
 from bedl.data import parsing
-from bedl.data.columns import Where, check_types, parsed, shown
+from bedl.data.columns import Where, check_types, labels_of, parsed, shown
 from bedl.data.errors import DataError, listed
 from bedl.data.survey import ColumnSurvey, LabelCounts
+from bedl.errors import option
 
 __all__ = ["MAX_CLASSES", "Target", "decide_target"]
 
@@ -81,7 +82,7 @@ class Target:
         if missing.any():
             raise DataError(
                 f"{where.row(int(missing.argmax()))}: the target is missing, as in {int(missing.sum())} rows of this "
-                "batch. Fill it in, or leave such rows out (--drop-missing-target)"
+                f"batch. Fill it in, or leave such rows out ({option('drop_missing_target', True)})"
             )
         if kind.column == "class":
             return self._codes(array, where)
@@ -90,7 +91,7 @@ class Target:
         values = parsed(read, array, where, "0 or 1, yes or no, true or false" if binary else "a number")
         fault = kind.fault(values)
         if fault is not None:
-            raise DataError(f"{where.row(fault[0])}: {fault[1]}. Correct it, or choose another task (--task)")
+            raise DataError(f"{where.row(fault[0])}: {fault[1]}. Correct it, or choose another task ({option('task')})")
         return values
 
     def _numbers(self, array: pa.Array) -> np.ndarray:
@@ -103,7 +104,7 @@ class Target:
             codes = np.searchsorted(self.values, numbers).clip(max=len(self.values) - 1)
             codes = np.where(np.asarray(self.values)[codes] == numbers, codes, -1).astype(np.int64)
         else:
-            found = pc.index_in(parsing.as_labels(array), value_set=pa.array(self.classes))
+            found = pc.index_in(labels_of(array, where), value_set=pa.array(self.classes))
             codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         if (codes < 0).any():
             index = int((codes < 0).argmax())
@@ -154,7 +155,7 @@ def decide_target(
         raise DataError(f"{kind.name} predicts one column, not {listed(list(columns))}. Name one target")
     if kind.column == "binary":
         if len(columns) == 1:
-            raise DataError(f"{kind.name} predicts several columns. Name some, or leave out --task: one is classes")
+            raise DataError(f"{kind.name} predicts several columns. Name some, or leave out the task: one is classes")
         return _binary(columns, labels, kind), notes
     if kind.column == "number":
         return _number(first, kind), notes + _written(first)
@@ -165,7 +166,7 @@ def decide_target(
     if task == "auto" and first.kind == "number":
         notes.append(
             f"the target {listed([first.name])} has {len(target.names)} distinct whole numbers, taken as classes "
-            "(--task regression takes them as numbers)"
+            f"({option('task', 'regression')} takes them as numbers)"
         )
     return target, notes + more
 
@@ -175,7 +176,7 @@ def _check_present(column: ColumnSurvey, drop_missing: bool) -> list[str]:
     if column.missing and not drop_missing:
         raise DataError(
             f"the target {name} is missing in {column.missing} of {column.rows} rows. Fill it in, or leave these rows "
-            "out (--drop-missing-target)"
+            f"out ({option('drop_missing_target', True)})"
         )
     if column.present < 2:
         raise DataError(f"{column.present} row(s) with a target {name} are too few to learn from: give at least two")
@@ -200,7 +201,7 @@ def _number(column: ColumnSurvey, kind: tasks.Task) -> Target:
         row, value = column.unlike.get("number", (1, "true or false"))
         raise DataError(
             f"the target {name} is no number in row {row}: {shown(value)}. {kind.name.capitalize()} needs numbers; "
-            "for classes choose classification (--task classification)"
+            f"for classes choose classification ({option('task', 'classification')})"
         )
     if column.low == column.high:
         raise DataError(f"the target {name} is {column.low:g} in every row: there is nothing to predict")
@@ -246,7 +247,7 @@ def _text_classes(column: ColumnSurvey, labels: LabelCounts, kind: tasks.Task, t
         row, value = column.unlike.get("number", (1, "text"))
         raise DataError(
             f"the target {name} mixes numbers with text, first in row {row}: {shown(value)}. Correct such rows or "
-            "leave the value empty; if these are classes, say so (--task classification)"
+            f"leave the value empty; if these are classes, say so ({option('task', 'classification')})"
         )
     if len(classes) > MAX_CLASSES or not labels.exact:
         raise _too_many(name)
@@ -257,7 +258,7 @@ def _text_classes(column: ColumnSurvey, labels: LabelCounts, kind: tasks.Task, t
 def _too_many(name: str) -> DataError:
     return DataError(
         f"the target {name} has more than {MAX_CLASSES} classes. Merge rare classes, or, if it is a quantity, choose "
-        "regression (--task regression); is it an identifier?"
+        f"regression ({option('task', 'regression')}); is it an identifier?"
     )
 
 
@@ -270,8 +271,9 @@ def _check_repeated(name: str, classes: int, rows: int) -> None:
     if classes > _MOST_CLASSES * rows:
         raise DataError(
             f"the target {name} has {classes} classes in {rows} rows, nearly one for each row: nothing can be learned "
-            "of a class that is seen once. If it is a quantity, choose regression (--task regression) and say how its "
-            "numbers are written (--decimal); if it is an identifier, choose another target; else merge rare classes"
+            f"of a class that is seen once. If it is a quantity, choose regression ({option('task', 'regression')}) "
+            f"and say how its numbers are written ({option('decimal', ',')}); if it is an identifier, choose another "
+            "target; else merge rare classes"
         )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from bedl.data.errors import DataError, listed
+from bedl.errors import option
 
 __all__ = ["MAX_LINE", "MISSING", "TextFile", "inspect_text", "read_text"]
 
@@ -34,12 +35,12 @@ _OTHERS = {
     b"PAR1": "a Parquet file. Rename it to .parquet",
     b"PK\x03\x04": "an Excel file or an archive. Rename it to .xlsx, or unpack it",
     b"\xd0\xcf\x11\xe0": "an old Excel file. Export it as CSV in UTF-8",
-    b"\xff\xfe": "UTF-16. Read it with --encoding utf-16",
-    b"\xfe\xff": "UTF-16. Read it with --encoding utf-16",
+    b"\xff\xfe": f"UTF-16. Read it with {option('encoding', 'utf-16')}",
+    b"\xfe\xff": f"UTF-16. Read it with {option('encoding', 'utf-16')}",
 }
 _DELIMITERS = (",", ";", "\t", "|")  # the first one that the header holds
 
-_SAVE_AS_UTF8 = "Say how it is written (--encoding latin-1, cp1252, utf-16, …), or save it as UTF-8"
+_SAVE_AS_UTF8 = f"Say how it is written ({option('encoding')}: latin-1, cp1252, utf-16, …), or save it as UTF-8"
 
 
 @dataclass(frozen=True)

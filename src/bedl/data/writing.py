@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from bedl.data.errors import DataError, listed
-from bedl.files import OutputFileError, PendingFile, refuse_unwritable
+from bedl.files import OutputFileError, PendingFile, refuse_unwritable, remedy
 
 __all__ = ["TableStream", "TableWriter"]
 
@@ -198,7 +198,7 @@ def _harmless_batch(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def _unwritten(path: Path, error: OSError) -> OutputFileError:
-    return OutputFileError(f"{path} could not be written: {error}. Is the disk full?")
+    return OutputFileError(f"{path} could not be written: {error}. {remedy(error)}")
 
 
 def _as_array(values: Any) -> pa.Array:

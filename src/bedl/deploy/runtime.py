@@ -178,6 +178,12 @@ class OnnxModel:
         return arrays
 
     def _checked_input(self, name: str, x: Any) -> np.ndarray:
+        if hasattr(x, "columns") and list(x.columns) != list(self.feature_names or ()):
+            raise TypeError(
+                f"{self.path.name}: predict takes an array of numbers, encoded as in training, and this is a table "
+                "with other columns. For a table such as it was trained with: "
+                f"bedl.tabular.load({str(self.path)!r}).predict(table)"
+            )
         x, shape, kind = np.asarray(x), self._shapes[name], self._kinds[name]
         if x.dtype.kind not in "fiub":
             raise TypeError(f"{self.path.name}: inputs must be numbers, not {x.dtype}")

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -469,7 +469,13 @@ class BEDLEstimator(Portable, BaseEstimator):
         # to prepare weights pays off from the second chunk on
         with frozen(self.method_) if X.size > CHUNK else nullcontext(), few_threads(0 if few else math.inf):
             parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
-        return values_of(parts) if len(parts) > 1 else parts[0]
+        found = values_of(parts) if len(parts) > 1 else parts[0]
+        found.names = self._output_names()
+        return found
+
+    def _output_names(self) -> Sequence[Any] | None:
+        """Of the targets, for tables of predictions; None: they are numbered."""
+        return self.target_names_
 
     def _same_shape(self, X: np.ndarray) -> None:
         if X.shape[1:] != self.input_shape_:

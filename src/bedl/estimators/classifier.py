@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,9 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
                 weights.append(np.ones(len(y)) if weight is None else weight.double().numpy())
         log_p, truth, counted, vacuity = (np.concatenate(some) for some in (said, labels, weights, lacking))
         self.temperature_ = fitted_temperature(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
+
+    def _output_names(self) -> Sequence[Any] | None:
+        return self.target_names_ if self._several_labels else list(self.classes_)
 
     def _in_units(self, prediction: Predictive) -> Predictive:
         if self.temperature_ is None:

@@ -51,14 +51,21 @@ def encoded(estimator: Any, X: Any, encoder: FeatureEncoder | None, unseen: str)
         encoder: of the training table.
         unseen: what to do about categories that training did not see: "error" or "ignore".
     """
-    from bedl.data import open_table
+    from bedl.data import DataError, open_table
     from bedl.data.features import FeatureEncoder
 
     _check_feature_names(estimator, X, reset=encoder is None)
     _check_n_features(estimator, X, reset=encoder is None)
     table = open_table(_as_frame(X))
-    encoder = FeatureEncoder.fit(table) if encoder is None else encoder
-    return encoder(table, unseen), encoder
+    try:
+        encoder = FeatureEncoder.fit(table) if encoder is None else encoder
+        return encoder(table, unseen), encoder
+    except DataError as error:
+        if any(f"{name}=" in str(error) for name in ("ignore", "categorical", "decimal")):
+            raise DataError(
+                f"{error}. An estimator has no such options: change X itself, as in X.drop(columns=…)"
+            ) from None
+        raise
 
 
 def _as_frame(X: Any) -> Any:

@@ -76,6 +76,12 @@ class Method(nn.Module):
 
     def predict(self, x: Tensor | Moments) -> Predictive:
         """The prediction for each point, in evaluation mode and without gradients. x: shape (n, *input)"""
+        if hasattr(x, "__array__") and not isinstance(x, Tensor):
+            raise TypeError(
+                f"predict takes a tensor, not {type(x).__module__}.{type(x).__name__}: "
+                "torch.as_tensor(x, dtype=torch.float32), scaled as in training. Estimators, such as "
+                "bedl.BEDLRegressor, take arrays and tables and scale them"
+            )
         training = [module for module in self.modules() if module.training]
         if training:  # else there is nothing to switch, which takes longer than a small network
             self.eval()

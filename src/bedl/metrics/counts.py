@@ -22,6 +22,8 @@ __all__ = [
 ]
 
 LARGE = 3000.0  # parameters of a Beta law from which on it is so narrow that a few nodes integrate it
+HUGE = 1e6  # counts among which a single one does not matter
+MANY = 1e6  # counts from which on Stirling's series needs no more than its first terms
 TERMS = 1000  # of a continued fraction, at most; some 100 do
 
 
@@ -48,8 +50,20 @@ def negative_binomial_log_pmf(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> 
     [0.5, 0.25]
     """
     y_, mean_, shape = np.broadcast_arrays(np.asarray(y, float), *_parameters(mean, std))
-    choices = _log_gamma(y_ + shape) - _log_gamma(shape) - _log_gamma(y_ + 1)
-    return choices - shape * np.log1p(mean_ / shape) - y_ * np.log1p(shape / mean_)
+    few = np.minimum(y_, MANY)
+    choices = _log_gamma(few + shape) - _log_gamma(shape) - _log_gamma(few + 1)
+    of_few = choices - shape * np.log1p(mean_ / shape) - few * np.log1p(shape / mean_)
+    return np.where(y_ <= MANY, of_few, _log_pmf_of_many(np.maximum(y_, MANY), mean_, shape))
+
+
+def _log_pmf_of_many(y: Floats, mean: Floats, shape: Floats) -> Floats:
+    """The same for large counts, where the gamma functions would cancel: Stirling's series, its large terms put
+    together by hand. shapes: broadcast
+    """
+    total, wide = y + shape, np.minimum(shape, MANY)
+    rest = _log_gamma(wide) - (wide - 0.5) * np.log(wide) + wide - 0.5 * math.log(2 * math.pi)  # 1/12k for a large k
+    near = shape * np.log1p((mean - y) / total) + y * np.log1p(shape / total * ((y - mean) / mean))
+    return 0.5 * np.log(shape / total / (2 * math.pi * y)) - near - rest
 
 
 def negative_binomial_cdf(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> Floats:
@@ -59,6 +73,11 @@ def negative_binomial_cdf(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> Floa
     [0.0, 0.5, 0.75]
     """
     y_, mean_, shape = np.broadcast_arrays(np.floor(np.asarray(y, float)), *_parameters(mean, std))
+    # Among so many it does not matter that counts are whole: the law of y / mean is that of smaller ones. Larger ones
+    # leave no digits to tell 1 - x by.
+    size = np.minimum(y_, mean_)
+    scale = np.where((size > HUGE) & (shape <= LARGE), HUGE / np.maximum(size, 1.0), 1.0)
+    y_, mean_ = y_ * scale, mean_ * scale
     some = y_ >= 0
     result = np.zeros(y_.shape)
     result[some] = _incomplete_beta(shape[some], y_[some] + 1, mean_[some])
@@ -73,31 +92,39 @@ def negative_binomial_quantile(q: float, mean: ArrayLike, std: ArrayLike) -> Flo
     """
     if not 0 < q < 1:
         raise ValueError(f"a quantile is asked for with a probability between 0 and 1, not {q}")
-    mean_, std_ = np.broadcast_arrays(np.asarray(mean, float), np.asarray(std, float))
+    given = np.broadcast_arrays(np.asarray(mean, float), np.asarray(std, float))
+    finite = np.isfinite(given).all(0)
+    mean_, std_ = (np.where(finite, values, 1.0) for values in given)
     # Cantelli's inequality: so many standard deviations away, the probability is reached, or not yet
     spread = np.maximum(std_, np.sqrt(mean_))
     low = np.maximum(np.floor(mean_ - spread * math.sqrt((1 - q) / q)) - 1, -1.0)
     high = np.ceil(mean_ + spread * math.sqrt(q / (1 - q))) + 1
-    while (high - low > 1).any():
+    while True:
         middle = np.floor((low + high) / 2)
+        if not ((low < middle) & (middle < high)).any():  # there is no count in between, or no such number
+            break
         reached = negative_binomial_cdf(middle, mean_, std_) >= q
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-    return high
+    return np.where(finite, high, given[0] + given[1])  # of an infinite mean it is infinite
 
 
 def _parameters(mean: ArrayLike, std: ArrayLike) -> tuple[Floats, Floats]:
     """Mean and shape, neither so small nor so large that digits are lost: a Poisson has a very large shape."""
     mean_ = np.maximum(np.asarray(mean, float), 1e-12)
-    excess = np.square(np.asarray(std, float)) - mean_
+    excess = np.square(np.minimum(np.asarray(std, float), 1e100)) - mean_
     largest = np.maximum(1e7, 1e4 * mean_)
     with np.errstate(divide="ignore", over="ignore"):
         return mean_, np.where(excess * largest > mean_**2, mean_**2 / np.maximum(excess, 1e-300), largest)
 
 
 def _log_gamma(x: Floats) -> Floats:
-    """log Γ(x), x > 0: Stirling's series at x + 8; absolute error below 1e-10 beside rounding. shape: that of x"""
-    z = x + 8
-    product = x * (x + 1) * (x + 2) * (x + 3) * (x + 4) * (x + 5) * (x + 6) * (x + 7)
+    """log Γ(x), x > 0: Stirling's series at x + 8 where x is small; absolute error below 1e-10 beside rounding.
+
+    shape: that of x
+    """
+    small = np.where(x < 8, x, 1.0)
+    z = np.where(x < 8, x + 8, x)
+    product = np.where(x < 8, math.prod((small + k for k in range(1, 8)), start=small), 1.0)
     q = 1 / (z * z)
     series = (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q / 1680))) / z
     return (z - 0.5) * np.log(z) - z + 0.5 * math.log(2 * math.pi) + series - np.log(product)

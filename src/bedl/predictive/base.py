@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -35,10 +36,12 @@ class Predictive:
     Attributes:
         task: the name of what is predicted, such as "regression".
         output_names: the quantities that leave Python by name; see `outputs`.
+        names: of the classes, or of the targets, where an estimator knows them; else tables number them.
     """
 
     task: ClassVar[str]
     output_names: ClassVar[tuple[str, ...]]
+    names: Sequence[Any] | None = None
 
     if TYPE_CHECKING:  # a field of one subclass is a property of another
 
@@ -111,7 +114,9 @@ class Predictive:
     # -- a container of tensors ------------------------------------------------------------------
     def _map(self: P, function: Any) -> P:
         names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return type(self)(*(function(getattr(self, name)) for name in names))
+        mapped = type(self)(*(function(getattr(self, name)) for name in names))
+        mapped.names = self.names
+        return mapped
 
     def __getitem__(self: P, index: Any) -> P:
         """Some of the points: ``p[3]``, ``p[3:5]``, ``p[mask]``."""
@@ -147,11 +152,14 @@ class Predictive:
         return {name: value.detach().cpu().numpy() for name, value in self._columns().items()}
 
     def to_frame(self) -> pd.DataFrame:
-        """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``).
+        """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``; with
+        `names` ``probabilities_red``, ``probabilities_blue``, and the label is one of them).
 
         Of dense outputs a row per place, in long form: ``point`` says which point it is of, ``row`` and ``column``
         where in its map it is (``position`` in a sequence, ``slice``, ``row`` and ``column`` in a volume).
         """
+        import numpy as np
+
         try:
             import pandas
         except ImportError:
@@ -161,11 +169,13 @@ class Predictive:
         for name, values in self.to_numpy().items():
             values = values.reshape(-1, *values.shape[len(batch) :])
             if values.ndim == 1:
-                columns[name] = values
+                known = name == "label" and self.names is not None
+                columns[name] = np.asarray(self.names)[values] if known else values
             elif values.shape[-1] == 1:
                 columns[name] = values[:, 0]
             else:
-                columns.update({f"{name}_{i}": values[:, i] for i in range(values.shape[-1])})
+                each = self.names if self.names is not None else range(values.shape[-1])
+                columns.update({f"{name}_{entry}": values[:, i] for i, entry in enumerate(each)})
         return pandas.DataFrame(columns)
 
 

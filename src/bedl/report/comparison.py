@@ -36,6 +36,8 @@ def comparison_section(comparison: Mapping[str, Any]) -> str:
         f"All methods learned from the same {splits} splits of the data; ± is the standard error of the mean. The best "
         "by negative log-likelihood comes first, and is the one that this page shows."
     )
+    if comparison.get("tied"):
+        how += f" Tied with it, within a standard error of the difference: {data(', '.join(comparison['tied']), 200)}."
     notes = [
         f"<li>{data(row['method'], 40)} failed: {data(row['error'], 200)}</li>" for row in summary if "error" in row
     ]

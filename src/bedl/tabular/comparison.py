@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bedl.errors import ModelFileError
+from bedl.errors import ModelFileError, option
 from bedl.rows import RowFile
 from bedl.tabular.folder import read_json, write_json
 
@@ -80,6 +80,23 @@ class Comparison:
         good = [row for row in self.summary() if "error" not in row and not math.isnan(row.get("nll", math.nan))]
         return good[0]["method"] if good else None
 
+    @property
+    def tied(self) -> list[str]:
+        """Methods that are as good as the best, as far as these splits tell: on the splits that both have, the mean
+        difference in negative log-likelihood is within its standard error.
+        """
+        likelihoods = {(row["method"], row["split"]): row.get("nll") for row in self.rows if "error" not in row}
+        found = []
+        for row in self.summary():
+            if row["method"] == self.best or "error" in row:
+                continue
+            pairs = [(value, likelihoods.get((self.best, split))) for (method, split), value in likelihoods.items()
+                     if method == row["method"]]  # fmt: skip
+            gaps = np.array([own - best for own, best in pairs if own is not None and best is not None], dtype=float)
+            if len(gaps) > 1 and gaps.mean() <= gaps.std(ddof=1) / math.sqrt(len(gaps)):
+                found.append(row["method"])
+        return found
+
     def to_frame(self) -> pandas.DataFrame:
         """The summary as a pandas frame, the best method first."""
         import pandas
@@ -88,7 +105,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the record, as JSON can hold it."""
-        about = {"data": self.data, "target": self.target, "task": self.task, "best": self.best}
+        about = {"data": self.data, "target": self.target, "task": self.task, "best": self.best, "tied": self.tied}
         return {
             **about,
             "summary": self.summary(),
@@ -131,7 +148,8 @@ class ResultRows:
                 key = different[0]
                 raise ModelFileError(
                     f"{folder} holds a comparison with {key} {before.get(key)!r}, now {now[key]!r}: go on with the "
-                    "same data and options, choose another folder (--out), or start anew (--overwrite)"
+                    f"same data and options, choose another folder ({option('out')}), or start anew "
+                    f"({option('overwrite', True)})"
                 )
             return
         rows.unlink(missing_ok=True)

@@ -12,7 +12,8 @@ import numpy as np
 from bedl import tasks
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap
 from bedl.data.survey import Progress
-from bedl.files import OutputFileError
+from bedl.errors import option
+from bedl.files import OutputFileError, remedy
 from bedl.tabular.rows import batch_rows
 
 __all__ = ["EncodedTable", "encode", "split"]
@@ -76,7 +77,7 @@ def _write_rows(path: Path, source: np.ndarray, chosen: np.ndarray, step: int) -
             for start in range(0, len(chosen), step):
                 file.write(np.ascontiguousarray(source[chosen[start : start + step]]).data)
     except OSError as error:
-        raise OutputFileError(f"{path} could not be written: {error}. Is the disk full?") from None
+        raise OutputFileError(f"{path} could not be written: {error}. {remedy(error)}") from None
 
 
 def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, folder: Path) -> None:
@@ -89,7 +90,8 @@ def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, 
         return
     if n - count < 2:
         raise DataError(
-            f"a holdout of {share:g} leaves {n - count} of {n} rows to learn from. Hold out a smaller share (--holdout)"
+            f"a holdout of {share:g} leaves {n - count} of {n} rows to learn from. Hold out a smaller "
+            f"share ({option('holdout', 0.1)})"
         )
     kept, out = held_out(n, count, seed, np.asarray(y) if classes else None)
     step = batch_rows(x.shape[1])

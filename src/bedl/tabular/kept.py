@@ -39,9 +39,7 @@ def with_kept(
     for name in keep:
         column = batch.column(name)
         if kind_of_type(column.type) is None:
-            raise DataError(
-                f"column {listed([name])} is of type {column.type}, which cannot be kept. Leave it out (--keep)"
-            )
+            raise DataError(f"column {listed([name])} is of type {column.type}, which cannot be kept. Keep another")
         if name in kept or name in predicted:
             raise DataError(
                 f"the predictions have a column {listed([name])} of their own. Rename that of the table to keep it"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bedl.data import DataFileNotFoundError
-from bedl.errors import ModelFileError
+from bedl.errors import ModelFileError, option
 from bedl.files import OutputExistsError
 from bedl.parallel import WorkersKilledError, as_finished
 from bedl.tabular.folder import CARD, read_json, write_json
@@ -123,7 +123,7 @@ def _targets(pattern: str, folder: Path) -> dict[Path, Path]:
         if folder / name in targets.values() or folder / name == part:
             raise OutputExistsError(
                 f"the predictions of {part} would replace another file, {folder / name}. Choose another folder "
-                "(--out), or give files of other names"
+                f"({option('out')}), or give files of other names"
             )
         targets[part] = folder / name
     return targets
@@ -141,12 +141,12 @@ def _claim(folder: Path, model: Path, options: dict[str, Any], overwrite: bool) 
         if different:
             raise OutputExistsError(
                 f"{folder} holds predictions with another {different[0].replace('_', '-')}. Choose another folder "
-                "(--out), or start anew (--overwrite)"
+                f"({option('out')}), or start anew ({option('overwrite', True)})"
             )
         return
     if folder.is_dir() and any(folder.iterdir()):
         if not (overwrite and place.exists()):
-            raise OutputExistsError(f"{folder} exists and holds other files. Choose another folder (--out)")
+            raise OutputExistsError(f"{folder} exists and holds other files. Choose another folder ({option('out')})")
         for old in folder.iterdir():
             if old.suffix in (".parquet", ".tsv", ".csv"):
                 old.unlink()

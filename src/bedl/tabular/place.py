@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bedl.errors import option
 from bedl.files import OutputExistsError, OutputFileError, refuse_unwritable_folder
 
 __all__ = ["CARD", "actual", "locked", "new_of", "partial_of", "put_in_place", "refuse_taken", "remove"]
@@ -43,7 +44,7 @@ def new_of(place: Path) -> Path:
 def actual(place: Path) -> Path:
     """The folder itself where a name is a link to one."""
     if place.is_symlink() and not place.exists():
-        raise OutputExistsError(f"{place} is a link to nothing. Remove it, or choose another name (--out)")
+        raise OutputExistsError(f"{place} is a link to nothing. Remove it, or choose another name ({option('out')})")
     return place.resolve() if place.is_symlink() else place
 
 
@@ -52,10 +53,13 @@ def refuse_taken(place: Path, overwrite: bool) -> None:
     if place.is_dir() and overwrite and not (place / CARD).is_file() and any(place.iterdir()):
         raise OutputExistsError(f"{place} is a folder that holds no model, and is not overwritten. Choose another")
     if place.exists() and not place.is_dir():
-        raise OutputExistsError(f"{place} is a file. Choose another name for the model's folder (--out)")
+        raise OutputExistsError(f"{place} is a file. Choose another name for the model's folder ({option('out')})")
     if place.exists() and not overwrite:
-        more = "; with --resume to go on with the fit that was interrupted" if partial_of(place).exists() else ""
-        raise OutputExistsError(f"{place} exists. Choose another name (--out), or replace it (--overwrite{more})")
+        begun = f"; with {option('resume', True)}, to go on with the fit that was interrupted"
+        raise OutputExistsError(
+            f"{place} exists. Choose another name, or replace it "
+            f"({option('overwrite', True)}{begun if partial_of(place).exists() else ''})"
+        )
     refuse_unwritable_folder(place.parent)
 
 
@@ -91,7 +95,7 @@ def _acquired(path: Path, place: Path) -> int:
             os.close(handle)
             raise OutputFileError(
                 f"another process is writing to {place}{_holder(path)}. Wait until it ends, or choose another name "
-                "(--out)"
+                f"({option('out')})"
             ) from None
         except BaseException:
             os.close(handle)

@@ -11,6 +11,7 @@ import numpy as np
 
 from bedl import tasks
 from bedl.data import DataError, Table, TableEncoder
+from bedl.errors import option
 from bedl.tabular.kept import check_kept, with_kept
 from bedl.tasks import Examples, Quantities, Results, concatenate, score
 
@@ -142,7 +143,9 @@ def _check_finite(
         f"{encoder.feature_names[feature]!r} with {x[index, feature]:g}"
     )
     if options.on_foreign_values != "keep":
-        raise DataError(f"{what}. Correct the value, or let such predictions pass (--on-foreign-values keep)")
+        raise DataError(
+            f"{what}. Correct the value, or let such predictions pass ({option('on_foreign_values', 'keep')})"
+        )
     warnings.warn(what, stacklevel=3)
 
 

@@ -21,7 +21,7 @@ import bedl
 from bedl import tasks
 from bedl.data import DataError, Table, TableEncoder
 from bedl.data.survey import Progress
-from bedl.errors import ModelFileError
+from bedl.errors import ModelFileError, option
 from bedl.files import OutputExistsError
 from bedl.tabular.encoded import EncodedTable, encode
 from bedl.tabular.folder import ModelCard, read_json, write_files, write_json
@@ -88,7 +88,7 @@ class FitRun:
     def _take_up(self) -> None:
         if not (self.partial / RUN).is_file():
             raise ModelFileError(
-                f"there is no interrupted fit in {self.partial} to resume. Leave out --resume to start one"
+                f"there is no interrupted fit in {self.partial} to resume. Leave out {option('resume')} to start one"
             )
         run = read_json(self.partial / RUN)
         for what, now in self._stamp.items():
@@ -98,7 +98,7 @@ class FitRun:
                 key = different[0]
                 raise ModelFileError(
                     f"{self.partial} is of a fit with {key.replace('_', '-')} {before.get(key)!r}, now {now[key]!r}: "
-                    "resume with the same data and options, or start anew (--overwrite)"
+                    f"resume with the same data and options, or start anew ({option('overwrite', True)})"
                 )
         if run.get("encoder") is not None:
             self.encoder = TableEncoder.from_dict(run["encoder"])
@@ -106,11 +106,13 @@ class FitRun:
     def _refuse_or_clear(self, overwrite: bool) -> None:
         if not overwrite:
             raise OutputExistsError(
-                f"{self.partial} holds a fit that was interrupted. Go on with it (--resume), or start anew "
-                "(--overwrite)"
+                f"{self.partial} holds a fit that was interrupted. Go on with it ({option('resume', True)}), or start "
+                f"anew ({option('overwrite', True)})"
             )
         if not (self.partial / RUN).is_file() and any(self.partial.iterdir()):
-            raise OutputExistsError(f"{self.partial} is not of bedl. Move it away, or choose another name (--out)")
+            raise OutputExistsError(
+                f"{self.partial} is not of bedl. Move it away, or choose another name ({option('out')})"
+            )
         remove(self.partial, self.place)
 
     # -- the steps --------------------------------------------------------------------------------
@@ -123,11 +125,13 @@ class FitRun:
                 drop_missing_target=s.drop_missing_target, progress=progress, decimal=s.decimal,
             )  # fmt: skip
             if s.class_weight is not None and tasks.get(self.encoder.task).column != "class":
-                raise DataError(
-                    f"class_weight is for classes, and {self.encoder.task} has none. Leave it out (--class-weight)"
-                )
-            self.partial.mkdir(exist_ok=True)
-            write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
+                raise DataError(f"class_weight is for classes, and {self.encoder.task} has none. Leave it out")
+            try:
+                self.partial.mkdir(exist_ok=True)
+                write_json(self.partial / RUN, {**self._stamp, "encoder": self.encoder.to_dict()})
+            except BaseException:  # a stop as well: there is nothing yet that could be resumed
+                self._forget_nothing_begun()
+                raise
         return self.encoder
 
     def encode(self, progress: Progress) -> EncodedTable:

@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from bedl.errors import on_command_line
+
 __all__ = ["bar", "print_json", "print_scores", "say", "say_error", "say_notes"]
 
 
@@ -27,7 +29,7 @@ def say_error(text: str) -> None:
 def say_notes(notes: Sequence[str], most: int = 12) -> None:
     """Sentences, as a list that stays readable."""
     for note in notes[:most]:
-        say(f"  - {note}")
+        say(f"  - {on_command_line(note)}")
     if len(notes) > most:
         say(f"  - and {len(notes) - most} more, in model.json")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["Stopped", "asked_to_stop", "exit_code", "listen"]
+__all__ = ["Stopped", "asked_to_stop", "exit_code", "listen", "stop_listening"]
 
 
 class Stopped(BaseException):
@@ -29,6 +29,13 @@ def listen() -> None:
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it ignored
         signal.signal(signal.SIGINT, _stop)
+
+
+def stop_listening() -> None:
+    """All is done, and what is left is Python's own end, which would let a signal look like a failure."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is _stop:
+            signal.signal(number, signal.SIG_IGN)
 
 
 _asked: list[int] = []

@@ -99,7 +99,9 @@ def print_comparison(found: Comparison) -> None:
         if "error" in row:
             say(f"  - {row['method']} failed: {row['error']}")
     if found.best is not None:
-        say(f"Lowest negative log-likelihood: {found.best}. To train it: bedl fit {found.data} --method {found.best}")
+        ties = f", tied with {', '.join(found.tied)} (within a standard error of the difference)" if found.tied else ""
+        say(f"Lowest negative log-likelihood: {found.best}{ties}.")
+        say(f"To train it: bedl fit {found.data} --method {found.best}")
 
 
 def _cell(row: dict[str, Any], name: str, share: bool) -> str:
