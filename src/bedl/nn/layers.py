@@ -244,7 +244,7 @@ class GaussianLayer(nn.Module):
         for name in self.gaussian_parameters:  # of a plain model: its weights are the means, variances stay
             if f"{prefix}{name}" in state_dict and f"{name}_mean" in self._parameters:
                 state_dict[f"{prefix}{name}_mean"] = state_dict.pop(f"{prefix}{name}")
-                logvar, shift = self._parameters[f"{name}_logvar"], self.variance_shift
+                logvar, shift = cast(Tensor, self._parameters[f"{name}_logvar"]), self.variance_shift
                 state_dict.setdefault(f"{prefix}{name}_logvar", logvar if shift is None else logvar - shift)
         if any(f"{prefix}{name}_mean" in state_dict for name in self.gaussian_parameters):
             for name in CORRECTION:

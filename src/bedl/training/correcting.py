@@ -29,7 +29,7 @@ logger = logging.getLogger("bedl")
 INPUTS, DRAWS = 300, 10  # covariances differ from input to input more than few draws are noisy
 FEW_STEPS = 100  # after which a network is hardly trained
 MOST_HELD = 2**28 / 64  # values of inputs: layers have so many times as many, and those of all inputs are held
-MOST_DRAWN = 3e9  # weights: each input draws its own, twice, and a core some 1e8 of them in a second
+MOST_DRAWN = 3e9  # weights: each input draws its own, and a core some 1e8 of them in a second
 
 
 def forget_correction(method: Method, choice: Correct) -> None:
@@ -56,7 +56,7 @@ def correct_after(method: Method, points: Points, choice: Correct, steps: int, d
     weights = sum(p.numel() for layer in layers for name, p in layer.named_parameters(recurse=False) if "mean" in name)
     sizes: list[int] = []
     map_parts(lambda part: sizes.append(part[0].numel()), next(points.fetch([np.arange(1)]))[0])
-    count = int(min(INPUTS, points.n, MOST_DRAWN / (2 * DRAWS) / max(weights, 1), MOST_HELD / max(sizes)))
+    count = int(min(INPUTS, points.n, MOST_DRAWN / DRAWS / max(weights, 1), MOST_HELD / max(sizes)))
     if choice == "auto" and count < min(INPUTS // 12, points.n):
         logger.warning(
             "standard deviations of this network may come out too small, as positions share the draws of its weights; "
