@@ -77,7 +77,7 @@ def exported(net: torch.nn.Module, inputs: tuple) -> str:
         try:
             report = bedl.export(bedl.BEDL(net, head, None), f"{folder}/net.onnx", example=inputs[0])
         except ExportError as error:
-            return str(error).splitlines()[0]
+            return str(error).partition(":")[0].splitlines()[0]
     return f"{max(report.scaled.values()):.0e}"
 
 
