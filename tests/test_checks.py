@@ -90,6 +90,25 @@ def test_an_early_end_is_not_a_pass():
     assert "'0'" in str(report)
 
 
+def test_a_network_that_reads_values_is_run_on_real_ones():
+    """`.item()` has no answer on the meta device, and a made tensor without a device lies on another."""
+
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x, lengths):
+            longest = int(lengths.max().item())
+            h = self.layer(x) + torch.zeros(x.shape[1], 4)
+            return self.last(h[:, :longest].mean(1))
+
+    report = bedl.check(Reads(), torch.randn(2, 5, 3), torch.tensor([2, 4]))
+    assert report.ok, str(report)
+    assert report.compared
+    assert {"linear", "mean"} <= {op.function.rpartition(".")[2] for op in report.operations}
+
+
 def test_no_input_can_be_guessed():
     with pytest.raises(bedl.BEDLError, match="Pass an example"):
         bedl.check(nn.LSTM(3, 4))

@@ -4,12 +4,16 @@ Each is built from its configuration, small and without trained weights, convert
 """
 
 import sys
+import tempfile
 import warnings
+from typing import Any
 
 import torch
 
 import bedl
 from bedl.checks import Report
+from bedl.deploy import ExportError
+from bedl.heads import MeanVariance
 from bedl.nn import kept_deterministic
 from tests.nn.architectures import ARCHITECTURES, build, output
 
@@ -21,11 +25,12 @@ and converted by `bedl.bayesianize` as it is. *Works*: every operation has an ex
 *Approximate*: some rules approximate by themselves; they are named ([operations](operations.md)). *Refused*: an error
 says why, and `bedl.check` says it beforehand. *std ratio*: the mean standard deviation of the outputs over that of
 {draws} draws of the weights; how it comes about, and how `correct_variances` takes it off, is in
-[approximation](approximation.md). Without variance every network that is not refused gives its plain outputs, to
-rounding.
+[approximation](approximation.md). *ONNX*: how far `bedl.export`, run by onnxruntime, is from eager, means in standard
+deviations and standard deviations in parts of themselves, of whichever is further. Without variance every network that
+is not refused gives its plain outputs, to rounding.
 
-| network | result | rules that approximate | parameters that stay points | std ratio |
-| --- | --- | --- | --- | --- |"""
+| network | result | rules that approximate | parameters that stay points | std ratio | ONNX |
+| --- | --- | --- | --- | --- | --- |"""
 
 
 def short(function: str) -> str:
@@ -46,7 +51,7 @@ def row(name: str) -> str:
     net, inputs = build(name)
     report = bedl.check(net, *inputs)
     if not report.ok:
-        return f"| {name} | refused | {why(report)} | | |"
+        return f"| {name} | refused | {why(report)} | | | |"
     bayesian = bedl.bayesianize(net)
     with torch.no_grad():
         y = output(bayesian(*inputs))
@@ -58,7 +63,22 @@ def row(name: str) -> str:
     approximate = [function for function in approximate if function != "batch_norm"]
     kept = sorted({kind for _, kind in kept_deterministic(bayesian)})
     result = "approximate" if approximate else "works"
-    return f"| {name} | {result} | {', '.join(approximate)} | {', '.join(kept)} | {ratio:.2f} |"
+    cells = [name, result, ", ".join(approximate), ", ".join(kept), f"{ratio:.2f}", exported(bayesian, inputs)]
+    return f"| {' | '.join(cells)} |"
+
+
+def exported(net: torch.nn.Module, inputs: tuple) -> str:
+    """How far an export is from the network, or why there is none."""
+    with torch.no_grad():
+        y: Any = output(net(*inputs))
+    head: Any = MeanVariance(y.shape[1 if y.dim() == 4 else -1], noise="fixed", precision=1e6)
+    head.dim = 1 if y.dim() == 4 else -1
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            report = bedl.export(bedl.BEDL(net, head, None), f"{folder}/net.onnx", example=inputs[0])
+        except ExportError as error:
+            return str(error).partition(":")[0].splitlines()[0]
+    return f"{max(report.scaled.values()):.0e}"
 
 
 if __name__ == "__main__":

@@ -45,6 +45,13 @@ def maps(outputs, channels=4):
     )  # fmt: skip
 
 
+def pooled():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2),
+    )  # fmt: skip
+
+
 def bedl_of(net, head, **options):
     torch.manual_seed(0)
     return bedl.BEDL(bedl.bayesianize(net(), init_logvar=-4.0), head, **options)
@@ -84,6 +91,9 @@ CASES = {
             lambda: nn.Sequential(maps(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)), bedl.Normal(1)
         ),
         images(30), (2, 3), images(5, 12, 10, seed=3),
+    ),
+    "images of any size, largest of windows": (
+        lambda: bedl_of(pooled, bedl.Normal(1)), images(30, 16, 16), (2, 3), images(5, 24, 19, seed=3),
     ),
 }  # fmt: skip
 # the same with classes, whose graphs are large

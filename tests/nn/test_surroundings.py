@@ -1,4 +1,4 @@
-"""Other people's machinery around Moments: einops, torch.compile, torch.jit.trace, torch's own encoder."""
+"""Other people's machinery around Moments: einops, transformers, torch.compile, torch.jit.trace, torch's encoder."""
 
 import pytest
 import torch
@@ -47,6 +47,28 @@ def test_operators_and_new_rules_are_captured_whole(kind):
     net, x = bedl.bayesianize(kind()), torch.randn(2, 3, 4)
     compiled = torch.compile(net, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x).variance, net(x).variance)
+
+
+@pytest.mark.arch
+def test_outputs_of_transformers_are_captured_for_any_number_of_points():
+    """They go through whatever is no tensor to them, which would fix how many points there are."""
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = bedl.GaussianLinear(3, 2)
+
+        def forward(self, x):
+            y = outputs.BaseModelOutput(last_hidden_state=self.linear(x)).last_hidden_state
+            return y.loc, y.variance
+
+    net, x = Named(), torch.randn(4, 3)
+    net(x)
+    shapes = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(net, (x,), dynamic_shapes=shapes, strict=False).module()
+    for rows in (x[:2], torch.randn(7, 3)):
+        torch.testing.assert_close(program(rows), net(rows))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace")

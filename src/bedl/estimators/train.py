@@ -62,6 +62,7 @@ def train(
             resume=estimator.resume if estimator.checkpoint is not None else "auto",
             callbacks=tuple(estimator.callbacks),
             compile=estimator.compile,
+            correct=False,  # what is predicted would stay as it is, on average
             progress=bool(estimator.verbose),
             accelerator=estimator.device,
             seed=seeds[number],
@@ -104,6 +105,7 @@ def _as_one(
         schedule=_SCHEDULES[estimator.schedule],
         validation=held if stopping else None,
         early_stopping=EarlyStopping(plan.patience) if stopping else None,
+        correct=False,
         seeds=seeds,
         checkpoint=place,
         resume=estimator.resume if estimator.checkpoint is not None else "auto",
@@ -145,6 +147,7 @@ def partial_train(
             batch_size=plan.batch_size,
             optimizer=make,
             schedule=Constant(),
+            correct=False,
             accelerator=estimator.device,
             seed=stream_seed(seed, number),
         )

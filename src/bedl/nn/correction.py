@@ -26,11 +26,12 @@ from torch import Tensor, nn
 from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
-from bedl.nn.calling import call, count_points, has_parts, map_parts
+from bedl.nn.calling import Output, call, count_points, has_parts, map_parts, outputs_of
 from bedl.nn.covariance_fit import as_layer_has_it, fitted_factor, outputs_first, refinement, seen_by
 from bedl.nn.draws import seeded
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.modes import refuse_frozen, sampled
+from bedl.nn.weight_scale import gaussian_layers, scale_weights, take_back_scale
 
 __all__ = ["correct_variances", "remove_correction"]
 
@@ -47,14 +48,15 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 @torch.no_grad()
-def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) -> Net:
+def correct_variances(
+    net: Net, x: Input, *, draws: int = 100, seed: int = 0, keep: bool = False, output: Output = None
+) -> Net:
     """Fit, in place, what the covariances that one pass drops come to; later passes take it into account.
 
     The weights are drawn `draws` times for each of some inputs, and every linear or convolutional layer behind the
     first gets factors (for each output and input) such that its standard deviations agree with those of the draws on
     average. Only variances are scaled; prediction costs no more than before. The factors are part of the state dict.
-    They belong to the weights they were fitted for: train first,
-    correct last, and again after more training.
+    They belong to the weights they were fitted for: train first, correct last, and again after more training.
 
     Args:
         net: a network with Gaussian layers that maps `x` to Moments (of a method, `method.net`).
@@ -63,6 +65,10 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
         draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)). For one price, more
             inputs are worth more than more draws: 300 with 10 are better than 100 with 30.
         seed: of these draws; the global random state is left alone.
+        keep: whether the outputs are to vary as much as they did before, in the geometric mean over `x`. To this end
+            the variances of all weights are scaled by one number; a likelihood that was learned stays as good. By
+            default the weights stay, and one pass comes to what they are: mostly more than was learned with.
+        output: which of the network's outputs are kept, if there are several, as in `bedl.BEDL`.
 
     Returns:
         the same network.
@@ -80,7 +86,7 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
         >>> bool(after > 1.5 * before)  # positions share their weights, so their average varies more
         True
     """
-    if not any(isinstance(layer, GaussianLayer) for layer in net.modules()):
+    if not gaussian_layers(net):
         raise BEDLError(f"correct_variances: {type(net).__name__} has no Gaussian layer; see bedl.bayesianize")
     if not isinstance(x, (Tensor, Moments)) and not has_parts(x):
         raise TypeError(f"correct_variances takes inputs as the network does, a tensor, not {type(x).__name__}")
@@ -90,15 +96,21 @@ def correct_variances(net: Net, x: Input, *, draws: int = 100, seed: int = 0) ->
     remove_correction(net)
     try:
         with _evaluating(net):
-            with seeded(next(net.parameters()).device, seed):
-                truth = _drawn_variances(net, x, draws)
-            _fit_factors(net, x, truth, draws)
+            learned = outputs_of(net, x, output) if keep else None
+            if keep:  # covariances differ where weights vary less: first roughly so much less, on every third input
+                _fit(net, map_parts(lambda part: part[::3], x), draws, seed)
+                scale_weights(net, x, learned, output)
+                _forget_factors(net)
+            _fit(net, x, draws, seed)
+            if keep:
+                scale_weights(net, x, learned, output)
     except BaseException:
         remove_correction(net)  # half a correction would be neither
         raise
     return net
 
 
+@torch.no_grad()
 def remove_correction(net: Net) -> Net:
     """Take back, in place, what `correct_variances` has fitted; the network is as before.
 
@@ -112,10 +124,20 @@ def remove_correction(net: Net) -> Net:
         >>> bool((net(x).variance == before).all())
         True
     """
-    for layer in net.modules():
-        if isinstance(layer, GaussianLayer):
-            layer.covariance_factor = layer.common_variance = None
+    take_back_scale(net)
+    _forget_factors(net)
     return net
+
+
+def _forget_factors(net: nn.Module) -> None:
+    for layer in gaussian_layers(net):
+        layer.covariance_factor = layer.common_variance = None
+
+
+def _fit(net: nn.Module, x: Input, draws: int, seed: int) -> None:
+    with seeded(next(net.parameters()).device, seed):
+        truth = _drawn_variances(net, x, draws)
+    _fit_factors(net, x, truth, draws)
 
 
 # -- the truth: weights drawn ----------------------------------------------------------------------

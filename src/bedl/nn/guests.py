@@ -1,4 +1,4 @@
-"""Other people's machinery, told once that there are Moments: einops, PyTorch Geometric, torch.compile,
+"""Other people's machinery, told once that there are Moments: einops, PyTorch Geometric, transformers, torch.compile,
 torch.jit.trace.
 
 Nothing is imported here: who has not imported einops or compiled anything needs no word about it.
@@ -81,6 +81,17 @@ def _knowing_softmax(plain: Callable) -> Callable:
     return softmax
 
 
+def _introduce_to_transformers() -> None:
+    """Its outputs look whether their first field is a tensor, and go through anything else, point by point."""
+    generic: Any = sys.modules.get("transformers.utils.generic")
+    plain = getattr(generic, "is_tensor", None)
+    if plain is None or hasattr(plain, "plain"):
+        return
+    knowing: Any = functools.wraps(plain)(lambda x: isinstance(x, Moments) or plain(x))
+    knowing.plain = plain
+    generic.is_tensor = knowing
+
+
 # What torch.compile is to call, with swapped operands, for `moments @ tensor`: it has to be a function of torch's in C,
 # to be found in a table, and one that never meets Moments otherwise.
 _REVERSED_MATMUL = torch._sparse_sparse_matmul
@@ -113,5 +124,6 @@ def meet_guests() -> None:
         return
     _introduce_to_einops()
     _introduce_to_geometric()
+    _introduce_to_transformers()
     if torch.jit.is_tracing():
         raise BEDLError("torch.jit.trace cannot follow Moments; use bedl.export(method, path, example=x)")

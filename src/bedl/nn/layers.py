@@ -23,7 +23,7 @@ from bedl.rules.weights import LayerWeight
 
 INIT_LOGVAR = -9.0
 VARIANCES = ("full", "output")
-CORRECTION = ("covariance_factor", "common_variance")  # what `correct_variances` fits
+CORRECTION = ("covariance_factor", "common_variance", "variance_shift")  # what `correct_variances` fits
 _LOGVAR_JITTER = 0.001
 
 
@@ -45,6 +45,7 @@ class GaussianLayer(nn.Module):
     drawn: dict[Any, Any] | None = None  # inside `sampled`: what this pass has drawn already
     covariance_factor: Tensor | None  # broadcasts to the weight; none until `correct_variances` has fitted it
     common_variance: Tensor | None  # of all outputs, fitted together with it. shape: (outputs,)
+    variance_shift: Tensor | None  # what it has added to the log-variances. shape: ()
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class GaussianLayer(nn.Module):
         """
         if not any(f"{name}_mean" in self._parameters for name in self.gaussian_parameters):
             return  # called by the torch layer's constructor, before the pairs exist
-        self.covariance_factor = self.common_variance = None
+        self.covariance_factor = self.common_variance = self.variance_shift = None
         total = self.total_second_moment()
         logvar = self.init_logvar if self.init == "he" else min(self.init_logvar, math.log(total / 2))
         share = total if self.init == "he" else total - math.exp(logvar)
@@ -243,11 +244,12 @@ class GaussianLayer(nn.Module):
         for name in self.gaussian_parameters:  # of a plain model: its weights are the means, variances stay
             if f"{prefix}{name}" in state_dict and f"{name}_mean" in self._parameters:
                 state_dict[f"{prefix}{name}_mean"] = state_dict.pop(f"{prefix}{name}")
-                state_dict.setdefault(f"{prefix}{name}_logvar", self._parameters[f"{name}_logvar"])
+                logvar, shift = cast(Tensor, self._parameters[f"{name}_logvar"]), self.variance_shift
+                state_dict.setdefault(f"{prefix}{name}_logvar", logvar if shift is None else logvar - shift)
         if any(f"{prefix}{name}_mean" in state_dict for name in self.gaussian_parameters):
             for name in CORRECTION:
                 stored = state_dict.get(f"{prefix}{name}")
-                device = cast(Tensor, self.weight_mean).device if stored is not None else None
+                device = self._device() if stored is not None else None
                 setattr(self, name, None if stored is None else torch.empty_like(stored, device=device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 

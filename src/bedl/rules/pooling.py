@@ -108,7 +108,8 @@ def maximum_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     24 Gauss–Legendre nodes on a logarithmic scale from `low`, because at a distance d only entries with σ ≥ d/2κ still
     change. Error relative to the standard deviation: 1e-4 where the σ differ by less than tenfold, 2e-3 where by 1000.
     """
-    sigma = std(v)
+    shape = m.shape[:-1]
+    m, sigma = m.reshape(-1, m.shape[-1]), std(v).reshape(-1, m.shape[-1])  # sizes left open are worked out once
     with torch.no_grad():
         low, first = (m - _REACH * sigma).max(-1, keepdim=True)
         width = (m + _REACH * sigma).amax(-1, keepdim=True) - low
@@ -117,14 +118,14 @@ def maximum_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         u, w, integrals = (torch.tensor(t, dtype=m.dtype, device=m.device) for t in _LEGENDRE)
         scale = torch.log1p(width / unit)
         grown = torch.expm1(u * scale)
-        t = low + unit * grown  # (*, nodes)
+        t = low + unit * grown  # (rows, nodes)
         dt = unit * scale * (grown + 1)
     below = torch.ones_like(t)
     for m_i, sigma_i in zip(m.unbind(-1), sigma.unbind(-1), strict=True):
         below = below * normal_cdf(standardize(t - m_i.unsqueeze(-1), sigma_i.unsqueeze(-1)))
     above = (1 - below) * dt
     inner = ((below * dt) @ integrals.T).clamp_min(0)  # an interpolant of F ≥ 0 may undershoot between nodes
-    return low.squeeze(-1) + above @ w, 2 * ((above * inner) @ w)
+    return (low.squeeze(-1) + above @ w).reshape(shape), (2 * ((above * inner) @ w)).reshape(shape)
 
 
 MAX = "one-dimensional quadrature, error ≤ 2e-3 of the standard deviation"

@@ -49,7 +49,8 @@ def correct_after(method: Method, points: Points, choice: Correct, steps: int, d
     net: Any = getattr(method, "net", None)
     if not choice or not isinstance(net, nn.Module):
         return
-    if choice == "auto" and (steps < FEW_STEPS or not shares_draws(net)):
+    predicts_in_one_pass = hasattr(method, "outputs")
+    if choice == "auto" and (steps < FEW_STEPS or not predicts_in_one_pass or not shares_draws(net)):
         return
     layers = [layer for layer in net.modules() if isinstance(layer, GaussianLayer)]
     weights = sum(p.numel() for layer in layers for name, p in layer.named_parameters(recurse=False) if "mean" in name)
@@ -59,13 +60,14 @@ def correct_after(method: Method, points: Points, choice: Correct, steps: int, d
     if choice == "auto" and count < min(INPUTS // 12, points.n):
         logger.warning(
             "standard deviations of this network may come out too small, as positions share the draws of its weights; "
-            "to correct them takes minutes: bedl.nn.correct_variances(method.net, inputs)"
+            "to correct them takes minutes: bedl.nn.correct_variances(method.net, inputs, keep=True)"
         )
         return
     numbers = np.unique(np.linspace(0, points.n - 1, max(1, count)).astype(int))
     x = cast(*next(points.fetch([numbers])), method).x
     try:
-        correct_variances(net, map_parts(lambda part: part.to(device), x), draws=DRAWS)
+        x = map_parts(lambda part: part.to(device), x)
+        correct_variances(net, x, draws=DRAWS, keep=True, output=getattr(method, "output", None))
     except (BEDLError, NotImplementedError, RuntimeError, TypeError) as error:
         if choice is True:
             raise

@@ -91,7 +91,7 @@ def fit(
     accumulate: int = 1,
     compile: Compile = "auto",
     variance_products: str = "auto",
-    correct: Correct = False,
+    correct: Correct = "auto",
     # when to stop
     validation: Data | None = None,
     early_stopping: EarlyStopping | bool | None = None,
@@ -135,9 +135,9 @@ def fit(
             off, which a line of notice then says; for the size of all batches but an epoch's last.
         variance_products: "float32", or "bfloat16": products that make variances round their operands, see
             `bedl.nn.variance_products`. "auto": bfloat16 in compiled runs on processors with instructions for it.
-        correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`. The likelihood
-            was learned without: corrected predictions may be less calibrated than those that were trained. "auto": of
-            networks with several convolutions, in which positions share the draws of weights, after 100 steps or more.
+        correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`; outputs stay as
+            sure as they were learned to be (``keep=True``). "auto": of networks with several convolutions, in which
+            positions share the draws of weights, after 100 steps or more and if it takes less than about a minute.
         validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
         early_stopping: when to end before `epochs`, by ``val_nll``; True: as `EarlyStopping()` says.
         checkpoint: a directory for this run's checkpoints, or `Checkpoints` to say how often.

@@ -62,7 +62,7 @@ def fit_replicas(
     gradient_clip: float | None = 1.0,
     validation: Any = None,
     early_stopping: EarlyStopping | bool | None = None,
-    correct: Correct = False,
+    correct: Correct = "auto",
     seeds: Sequence[int] | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
     resume: bool | str = "auto",

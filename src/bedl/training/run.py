@@ -47,7 +47,7 @@ class Settings:
     callbacks: tuple[Callback, ...] = ()
     compile: Compile = "auto"
     variance_products: str = "auto"
-    correct: Correct = False
+    correct: Correct = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
