@@ -16,6 +16,7 @@ from bedl.heads.race import (
     dirichlet_kl,
     expected_data_entropy,
     expected_dirichlet_kl,
+    graphs,
     log_marginal,
     log_marginal_and_expected_kl,
     log_mean_softmax,
@@ -110,7 +111,8 @@ class Dirichlet(Head):
     # -- closed forms --------------------------------------------------------------------------------
     def log_probabilities(self, f: Moments | Tensor) -> Tensor:
         """log E[softmax(f)], without the rest of the prediction. f shape: (*batch, C) -> (*batch, C)"""
-        return self._in_chunks(log_mean_softmax, *self.check_outputs(f))
+        rule = graphs.log_mean_softmax if torch.compiler.is_exporting() else log_mean_softmax
+        return self._in_chunks(rule, *self.check_outputs(f))
 
     def forward(self, f: Moments | Tensor) -> CategoricalPredictive:
         """The prediction. f shape: (*batch, C)"""
@@ -231,6 +233,8 @@ class Dirichlet(Head):
 
 def _parts(m: Tensor, v: Tensor, log_p: Tensor, nodes: int, components: int) -> tuple[Tensor, Tensor, Tensor]:
     """Variance of the class probabilities, expected entropy given f, and given lambda. shapes: (n, C), (n,), (n,)"""
+    if torch.compiler.is_exporting():
+        return graphs.parts(m, v, log_p)
     return (*softmax_spread(m, v, log_p), expected_data_entropy(m, v))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
 from bedl.training.replica_data import ReplicaBatches, Rows
 from bedl.training.replica_feed import Feed, Preparation
+from bedl.training.replica_going import Going
 from bedl.training.replica_stopping import ReplicaWatch
 from bedl.training.schedule import Schedule
 from bedl.training.stacked import Stacked
@@ -57,6 +58,7 @@ class ReplicaRun:
         self.stacked, self.batches, self.settings = stacked, batches, settings
         self.watch = None if validation is None else ReplicaWatch(stacked, validation, settings.early_stopping)
         self.adam = VectorAdam(stacked.parameters)
+        self.going = Going(stacked, self.adam)
         self.draw = Preparation(stacked.methods, settings.seeds)
         self.feed = Feed(batches, self.draw)
         self.losses = Losses(batches)
@@ -67,6 +69,7 @@ class ReplicaRun:
 
     @property
     def methods(self) -> list[Method]:
+        self.going.write_back()
         self.stacked.write_back()
         return self.stacked.methods
 
@@ -92,10 +95,11 @@ class ReplicaRun:
                 self._step()
         finally:
             self._tell("on_end")
+        self.going.write_back()
         if self.watch is not None:
             self.watch.restore()
         self.stacked.write_back()
-        for number, method in enumerate(self.methods):
+        for number, method in enumerate(self.stacked.methods):
             if method.concludes:
                 with torch.no_grad():
                     method.to(self.stacked.device).eval()
@@ -119,19 +123,18 @@ class ReplicaRun:
         if self.stacked.methods[0].paced:
             seen = [self.step / count for count in self.batches.per_epoch]
             batch = batch._replace(epoch=torch.tensor(seen, device=self.stacked.device))
-        loss, gradient = self.stacked.gradients(batch)
+        totals = self.batches.totals
+        going = [self.step < total and not done for total, done in zip(totals, self._stopped, strict=True)]
+        self.going.keep(going)
+        batch = self.going.of(batch)
+        loss, gradient = self.going.stacked.gradients(batch)
         values, lengths = loss.tolist(), norms(gradient).tolist()
         if not math.isfinite(sum(values) + sum(lengths)):
             raise self._not_finite(batch, loss, gradient)
         limit = self.settings.gradient_clip
-        totals = self.batches.totals
-        going = [self.step < total and not done for total, done in zip(totals, self._stopped, strict=True)]
         factor = {total: self.settings.schedule(self.step, total) for total in set(totals) if self.step < total}
-        rates = [
-            rate * factor[total] if on else 0.0
-            for on, total, rate in zip(going, totals, self.settings.rates, strict=True)
-        ]
-        self.adam.step(gradient, rates, None if limit is None else clipping(lengths, limit))
+        rates = [self.settings.rates[r] * factor[totals[r]] if going[r] else 0.0 for r in self.going.numbers]
+        self.going.adam.step(gradient, rates, None if limit is None else clipping(lengths, limit))
         epoch = self.epoch
         self.step += 1
         if self.settings.callbacks:
@@ -147,10 +150,10 @@ class ReplicaRun:
                     "points": sum(rows.counts),
                 },
             )
-        ended = self.losses.add(values, rows, going)
+        ended = self.losses.add(dict(zip(self.going.numbers, values, strict=True)), rows, going)
         if any(ended):
             if self.watch is not None:
-                self.losses.score(ended, self.watch.update(ended))
+                self.losses.score(ended, self.watch.update(ended, self.going))
             self._tell("on_epoch", {**self.losses.summary(), "epoch": epoch, "step": self.step})
         self._maybe_save(end_of_epoch=self.epoch > epoch)
 
@@ -160,13 +163,13 @@ class ReplicaRun:
 
     def _not_finite(self, batch: Batch, loss: Tensor, gradient: Tensor) -> NonFiniteLossError:
         """The error for the first replica whose loss or gradient is not finite; all keep the parameters they had."""
-        self.stacked.write_back()
-        replica = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
-        parts: list[Any] = [map_parts(lambda part: part[replica], part) for part in batch]
+        place = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
+        parts: list[Any] = [map_parts(lambda part: part[place], part) for part in batch]
         own = Batch._make(parts)._replace(n_train=int(parts[2]))
-        origin = find_origin(self.stacked.methods[replica], [own])
+        replica = self.going.numbers[place]
+        origin = find_origin(self.methods[replica], [own])
         where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
-        return NonFiniteLossError(self.step, float(loss[replica]), where, self.checkpoint)
+        return NonFiniteLossError(self.step, float(loss[place]), where, self.checkpoint)
 
     # -- checkpoints ------------------------------------------------------------------------------
     def _maybe_save(self, end_of_epoch: bool) -> None:
@@ -187,6 +190,7 @@ class ReplicaRun:
         return f"{build_of(self.stacked.methods[0])}\n{' '.join(self.stacked.names)}"
 
     def _state(self) -> dict[str, Any]:
+        self.going.write_back()
         return {
             "replicas": self.stacked.parameters,
             "adam": {"mean": self.adam.mean, "square": self.adam.square, "count": self.adam.count},
@@ -235,14 +239,14 @@ class Losses:
         self.sums, self.masses = ([0.0] * len(self.per_epoch) for _ in range(2))
         self.epochs: list[list[Row]] = [[] for _ in self.per_epoch]
 
-    def add(self, losses: Sequence[float], rows: Rows, going: Sequence[bool]) -> list[bool]:
-        """Take in a step. Says which replicas have ended an epoch."""
+    def add(self, losses: Mapping[int, float], rows: Rows, going: Sequence[bool]) -> list[bool]:
+        """Take in a step, with the losses of those that are going. Says which replicas have ended an epoch."""
         masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.flatten(1).sum(1).tolist()
         self.steps += 1
         ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
-        for r, (value, mass, on) in enumerate(zip(losses, masses, going, strict=True)):
+        for r, (mass, on) in enumerate(zip(masses, going, strict=True)):
             if on:
-                self.sums[r], self.masses[r] = self.sums[r] + value * mass, self.masses[r] + mass
+                self.sums[r], self.masses[r] = self.sums[r] + losses[r] * mass, self.masses[r] + mass
             if ended[r]:
                 epoch, mean = len(self.epochs[r]), self.sums[r] / self.masses[r]
                 self.epochs[r].append({"kind": "epoch", "replica": r, "epoch": epoch, "loss": mean})

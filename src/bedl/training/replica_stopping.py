@@ -12,6 +12,7 @@ from torch import Tensor
 from bedl.nn.calling import map_parts
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.replica_data import Joined
+from bedl.training.replica_going import Going
 from bedl.training.scoring import as_places, counted, scored
 from bedl.training.stacked import Stacked
 
@@ -41,9 +42,10 @@ class ReplicaWatch:
         self.stopped = [False] * count
         self.rows: Tensor | None = stacked.parameters.clone() if rule and rule.restore_best else None
 
-    def update(self, ended: Sequence[bool]) -> list[float]:
-        """Take in the epoch of the replicas that have ended one. Returns all scores, lower is better."""
-        scores = self.scores()
+    def update(self, ended: Sequence[bool], going: Going) -> list[float]:
+        """Take in the epoch of the replicas that have ended one. Returns the scores of those going, lower is better."""
+        going.write_back()
+        scores = self.scores(going)
         if self.rule is None:
             return scores
         for r in [r for r, end in enumerate(ended) if end and not self.stopped[r]]:
@@ -56,19 +58,21 @@ class ReplicaWatch:
             self.stopped[r] = self.waited[r] > self.rule.patience
         return scores
 
-    def scores(self, chunk: int = 1024) -> list[float]:
-        """Each replica's (weighted) mean −log p(y|x) over its set."""
-        total = torch.zeros(2, len(self.best), dtype=torch.float64)
-        for start in range(0, max(self.points.sizes), chunk):
-            part = self.points.rows([place[start : start + chunk] for place in self.points.places])
+    def scores(self, going: Going, chunk: int = 1024) -> list[float]:
+        """Each replica's (weighted) mean −log p(y|x) over its set; NaN for those that have stopped."""
+        total = torch.zeros(2, len(going.numbers), dtype=torch.float64)
+        places = [self.points.places[number] for number in going.numbers]
+        for start in range(0, max(map(len, places)), chunk):
+            part = self.points.rows([place[start : start + chunk] for place in places])
             y, counts = counted(self.stacked.methods[0], part.y, part.weight)
-            log_p = self.stacked.log_densities(part.x, y).double().cpu()
+            log_p = going.stacked.log_densities(part.x, y).double().cpu()
             weight = torch.ones_like(log_p) if counts is None else as_places(counts.double().cpu(), log_p)
             # a replica whose set ended in an earlier chunk has one point of padding here
             weight = weight * as_places(torch.tensor(part.counts) > 0, log_p)
             log_p, weight = log_p.flatten(1), weight.flatten(1)
             total += torch.stack([-log_p.where(weight > 0, 0.0).mul(weight).sum(1), weight.sum(1)])
-        return (total[0] / total[1]).tolist()
+        means = dict(zip(going.numbers, (total[0] / total[1]).tolist(), strict=True))
+        return [means.get(number, math.nan) for number in range(len(self.best))]
 
     def restore(self) -> None:
         """Put back the parameters of each replica's best epoch."""

@@ -7,6 +7,7 @@ entropy that is left once lambda is known.
 
 from __future__ import annotations
 
+from bedl.heads.race import graphs
 from bedl.heads.race.divergence import (
     CURVES,
     EVIDENCE_FLOOR,
@@ -30,6 +31,7 @@ __all__ = [
     "dirichlet_kl",
     "expected_data_entropy",
     "expected_dirichlet_kl",
+    "graphs",
     "log_marginal",
     "log_marginal_and_expected_kl",
     "log_mean_softmax",

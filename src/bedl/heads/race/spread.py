@@ -27,7 +27,7 @@ from torch import Tensor
 from bedl.heads.race.clocks import clocks
 from bedl.heads.race.probabilities import race_nodes
 
-__all__ = ["HARDLY", "log_normal_total", "softmax_spread"]
+__all__ = ["COUNT", "EULER", "HARDLY", "log_normal_total", "settled", "softmax_spread"]
 
 EULER = 0.5772156649015329
 COUNT, COMPONENTS = 32, 8
@@ -47,10 +47,14 @@ def softmax_spread(m: Tensor, v: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]
     Returns:
         shapes: (*batch, C), (*batch)
     """
+    return settled(v, log_p, *_by_race(m - m.detach().amax(-1, keepdim=True), v))
+
+
+def settled(v: Tensor, log_p: Tensor, variance: Tensor, conditional: Tensor) -> tuple[Tensor, Tensor]:
+    """What the race says, or the delta method where it is better, within its bounds. shapes: as for `softmax_spread`"""
     p = log_p.exp()
     entropy = -(p * log_p.clamp_min(-1e4)).sum(-1)
     small = (v < SMALL_VARIANCE).all(-1, keepdim=True)
-    variance, conditional = _by_race(m - m.detach().amax(-1, keepdim=True), v)
     delta = p.square() * ((1 - 2 * p) * v + (p.square() * v).sum(-1, keepdim=True))
     information = 0.5 * (p * ((1 - 2 * p) * v + (p.square() * v).sum(-1, keepdim=True))).sum(-1)
     variance = torch.where(small, delta, variance)
