@@ -51,6 +51,7 @@ def test_outputs_that_are_wrapped_up(wrap):
 def test_arrays_in_place_of_tensors(wrap):
     with pytest.raises(TypeError, match=r"takes a tensor, not .*torch\.as_tensor\(x, dtype=torch\.float32\)"):
         classifier().predict(wrap(X.numpy()))
+    assert len(classifier().predict(bedl.Moments(X, 0.1))) == len(X)
 
 
 def test_tokens_are_not_perturbed_by_default():

@@ -76,7 +76,7 @@ class Method(nn.Module):
 
     def predict(self, x: Tensor | Moments) -> Predictive:
         """The prediction for each point, in evaluation mode and without gradients. x: shape (n, *input)"""
-        if hasattr(x, "__array__") and not isinstance(x, Tensor):
+        if hasattr(x, "__array__") and not isinstance(x, (Tensor, Moments)):
             raise TypeError(
                 f"predict takes a tensor, not {type(x).__module__}.{type(x).__name__}: "
                 "torch.as_tensor(x, dtype=torch.float32), scaled as in training. Estimators, such as "
