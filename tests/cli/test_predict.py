@@ -67,8 +67,9 @@ def test_an_onnx_file_takes_the_same_raw_table(name, request, shelf):
     one, two = (frame(run("predict", which, shelf / f"{name}.csv", ok=True).stdout) for which in (model, onnx))
     assert list(one) == list(two)
     for column in one.columns:
-        if one[column].dtype.kind == "f":
-            np.testing.assert_allclose(one[column], two[column], rtol=1e-3, atol=1e-4 * float(one[column].abs().max()))
+        if one[column].dtype.kind == "f":  # what folds disagree about is a difference of means in single precision
+            atol = 1e-3 * float(one["std"].mean()) if column.endswith("_std") else 1e-4 * float(one[column].abs().max())
+            np.testing.assert_allclose(one[column], two[column], rtol=1e-3, atol=atol)
         else:
             assert list(one[column]) == list(two[column])
 

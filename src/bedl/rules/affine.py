@@ -71,12 +71,7 @@ def _made_again(second_moment: Tensor, x: Operand) -> contextlib.AbstractContext
 
 
 def product(
-    op: Bilinear,
-    a: Operand,
-    b: Operand,
-    mean_op: Bilinear | None = None,
-    total: Total | None = None,
-    summed: int | None = None,
+    op: Bilinear, a: Operand, b: Operand, mean_op: Bilinear | None = None, total: Total | None = None
 ) -> Moments:
     """Moments of a bilinear map of independent entries.
 
@@ -86,8 +81,6 @@ def product(
         mean_op: the map with a constant added, if there is one.
         total: the sum of the entries of `a` that meet in an output, and the variances by output in a shape that
             multiplies it: what is left of the map where `b` has one variance per output.
-        summed: the axis of `a` that the map sums over, beside axis 1 of `b`, if it may be longer: exported graphs then
-            have both products of variances as one.
     """
     if a is b:
         raise refusal(torch.matmul, "both factors are the same random values, not independent ones")
@@ -105,11 +98,7 @@ def product(
                 terms.append(total(seen, b.by_output))
             else:
                 with _made_again(seen, a):
-                    if isinstance(a, Moments) and summed is not None and torch.compiler.is_exporting():
-                        both = torch.cat([a.variance, seen], summed), torch.cat([_square(b), b.variance], 1)
-                        terms = [op(*both)]
-                    else:
-                        terms.append(rounded(op, seen, b.variance))
+                    terms.append(rounded(op, seen, b.variance))
         if terms:
             variance = terms[0] if len(terms) == 1 else terms[0] + terms[1]
         else:  # only a bias is random
@@ -118,26 +107,18 @@ def product(
 
 
 def biased(
-    func: Callable[..., Tensor],
-    a: Operand,
-    b: Operand,
-    bias: Operand | None,
-    total: Total | None,
-    dims: int = 0,
-    joined: bool = False,
+    func: Callable[..., Tensor], a: Operand, b: Operand, bias: Operand | None, total: Total | None, dims: int = 0
 ) -> Moments:
-    """`func(a, b, bias)`, its channels `dims` axes before the last; `joined`: it may sum over more of them; `total` as
-    for `product`."""
+    """`func(a, b, bias)`, its channels `dims` axes before the last; `total` as for `product`."""
     constant = loc_of(bias) if bias is not None else None
-    summed = -1 - dims if joined else None
-    result = product(lambda a, b: func(a, b, None), a, b, lambda a, b: func(a, b, constant), total, summed)
+    result = product(lambda a, b: func(a, b, None), a, b, lambda a, b: func(a, b, constant), total)
     if isinstance(bias, Moments):
         return Moments(result.loc, result.variance + bias.variance.reshape(-1, *[1] * dims))
     return result
 
 
 def linear(input: Operand, weight: Operand, bias: Operand | None = None) -> Moments:
-    return biased(F.linear, input, weight, bias, lambda x, by_output: x.sum(-1, keepdim=True) * by_output, joined=True)
+    return biased(F.linear, input, weight, bias, lambda x, by_output: x.sum(-1, keepdim=True) * by_output)
 
 
 def matmul(input: Operand, other: Operand) -> Moments:

@@ -16,7 +16,6 @@ from bedl.rules.affine import Operand, biased
 __all__ = ["convolution"]
 
 MANY_OUTPUTS = 128  # from there on the weight's derivative takes 0.4 to 1.0 of the library's time, below 0.8 to 2.4
-NOT_TRANSPOSED = (F.conv1d, F.conv2d, F.conv3d)
 
 
 def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments]:
@@ -37,9 +36,7 @@ def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments
         def total(x: Tensor, by_output: Tensor) -> Tensor:
             return _window_sums(conv, dims, x, weight.shape[2:], args, kwargs) * by_output.view(-1, *[1] * dims)
 
-        # onnxruntime fills channels up to a multiple of 16: of both products together fewer are for nothing
-        joined = conv in NOT_TRANSPOSED and weight.shape[1] == input.shape[-1 - dims] and weight.shape[1] % 16 > 0
-        return biased(convolve, input, weight, bias, total, dims, joined)
+        return biased(convolve, input, weight, bias, total, dims)
 
     rule.__name__ = getattr(conv, "__name__", "convolution")
     return rule
