@@ -51,8 +51,8 @@ def test_labels_drawn_anew_are_noise_and_more_rows_leave_less_unknown() -> None:
 
 def test_noise_is_first_what_members_take_for_it_then_usual_ignorance_from_below() -> None:
     stack: Any = registry.get("stack")(Problem("regression", 1, (3,)), folds=2)
-    stack.most_noise, stack.usual_ignorance = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1.0, 1.0, 1.0]])
-    data = torch.tensor([1.0, 1.0, 3.0]).reshape(3, 1, 1).expand(3, 1, 3)
+    stack.usual_ignorance = torch.tensor([[1.0, 1.0, 1.0]])
+    data = torch.tensor([1.0, 1.0, 2.0]).reshape(3, 1, 1).expand(3, 1, 3)
     ignorance = torch.tensor([0.2, 0.8, 5.0]).reshape(3, 1, 1).expand(3, 1, 3)
     for level, expected in (
         (0.5, [0.5, 0.5, 1.0]),
@@ -63,6 +63,19 @@ def test_noise_is_first_what_members_take_for_it_then_usual_ignorance_from_below
         ordinary, noise = stack._noise(data, ignorance, torch.tensor([level]))
         assert noise[:, 0, 0].tolist() == pytest.approx(expected)
         assert ordinary[:, 0, 0].tolist() == pytest.approx([1.2, 1.8, 3.0])
+
+
+def test_members_say_no_more_than_rows_held_out_have_and_the_target_varies() -> None:
+    stack: Any = registry.get("stack")(Problem("regression", 2, (3,)), folds=2)
+    stack.most_data = torch.tensor([[1.0, 2.0]] * 3)
+    parts = [torch.full((3, 5, 2), value) for value in (7.0, 1.5, 0.8, 0.8)]
+    mean, data, ignorance = stack._kinds(parts, None)
+    assert mean.unique().tolist() == [7.0]
+    assert data[:, 0].tolist() == [[1.0, 1.5]] * 3
+    assert ignorance.unique().tolist() == [1.0]
+    mean, data, _ = stack._kinds(parts, torch.full((2, 5, 2), 0.5))  # networks once more, corrected
+    assert mean[:, 0, 0].tolist() == [7.0, 7.0, 7.0, 7.5, 7.5]
+    assert data[:, 0].tolist() == [[1.0, 1.5]] * 5
 
 
 def test_one_part_held_out_shows_no_folds_and_all_that_is_usual_is_noise() -> None:

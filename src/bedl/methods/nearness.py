@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from bedl.moments import Moments, as_moments
 from bedl.nn.columns import compact
 
-__all__ = ["LANDMARKS", "Nearness"]
+__all__ = ["LANDMARKS", "Nearness", "in_blocks", "spaced"]
 
-LANDMARKS = 2000
+LANDMARKS = 10_000
 LOOKED_AT = 1000  # rows where slopes are measured
-CHUNK = 4096  # rows whose distances are computed together
-USUAL = 0.8  # share of the rows held out whose distance is taken for usual
+CHUNK = 256  # rows whose distances are computed together
+UNUSUAL = 0.2  # share of the rows held out whose distance is taken for more than usual,
+MOST_UNUSUAL = 100  # and how many: what more rows show need not be assumed
 
 
 class Nearness(nn.Module):
@@ -63,35 +64,48 @@ class Nearness(nn.Module):
             weight: rows of weight 0 are not kept. shape: (n,)
             predict: what each network predicts; their slopes count. (n, columns) -> (n, outputs)
         """
+        kept = self.kept(fold, weight)
+        self.slopes.copy_(self._slopes(as_moments(x[spaced(kept, LOOKED_AT)]).loc, predict))  # type: ignore[index]
+        self.landmarks = self.place(x[kept]).to(self.slopes)  # type: ignore[index]
+        away = torch.cat([
+            self.nearest(self.squares(z).masked_fill(own[:, None] == fold[kept], torch.inf))
+            for z, own in zip(self.place(x[held]).split(CHUNK), fold[held].split(CHUNK), strict=True)  # type: ignore[index]
+        ])  # fmt: skip
+        unusual = min(UNUSUAL, MOST_UNUSUAL / len(away))
+        self.usual.copy_(torch.quantile(away, 1 - unusual))
+        return away
+
+    def kept(self, fold: Tensor, weight: Tensor | None) -> Tensor:
+        """Which rows are kept: of those that count, some, evenly spaced. shape: (n,) -> (rows,)"""
         counted = torch.arange(len(fold), device=fold.device) if weight is None else weight.nonzero()[:, 0]
-        kept = _spaced(counted, self.most)
-        self.slopes.copy_(self._slopes(as_moments(x[_spaced(counted, LOOKED_AT)]).loc, predict))  # type: ignore[index]
-        self.landmarks = self._place(x[kept]).to(self.slopes)  # type: ignore[index]
-        away = [self._to(self._place(x[i]), fold[i, None] == fold[kept]) for i in held.split(CHUNK)]  # type: ignore[index]
-        self.usual.copy_(torch.quantile(torch.cat(away), USUAL))
-        return torch.cat(away)
+        return spaced(counted, self.most)
 
     def forward(self, x: Tensor | Moments) -> Tensor:
-        """Squared distances. x: shape (n, columns) -> (n,)"""
-        z = self._place(x)
-        return self._to(z) if len(self.landmarks) else torch.zeros_like(z[:, 0])
+        """Squared distances to the nearest row. x: shape (n, columns) -> (n,)"""
+        z = self.place(x)
+        if not len(self.landmarks):
+            return torch.zeros_like(z[:, 0])
+        return torch.cat([self.nearest(self.squares(some)) for some in in_blocks(z)])
 
     def beyond(self, distance: Tensor) -> Tensor:
         """What of a squared distance is more than usual. shape: (n,)"""
         return (distance - self.usual).clamp_min(0.0)
 
-    # -- inside -----------------------------------------------------------------------------------
-    def _place(self, x: Tensor | Moments) -> Tensor:
+    def place(self, x: Tensor | Moments) -> Tensor:
+        """Where rows are, in units of what is predicted. shape: (n, columns)"""
         return compact(as_moments(self.front(x)).loc) * self.slopes
 
-    def _to(self, z: Tensor, not_to: Tensor | None = None) -> Tensor:
-        """Squared distances of places to the nearest landmark, but for some. shape: (n, columns) -> (n,)"""
-        squares = z.square().sum(1, keepdim=True) + self.landmarks.square().sum(1) - 2 * z @ self.landmarks.mT
-        if not_to is not None:
-            squares = squares.masked_fill(not_to, torch.inf)
-        furthest = 36 * self.slopes.square().sum()  # columns lie between −3 and 3
-        return squares.amin(1).clamp_min(0.0).clamp_max(furthest)
+    def squares(self, z: Tensor) -> Tensor:
+        """Squared distances of places to all rows that are kept. shape: (n, columns) -> (n, rows)"""
+        products = z @ self.landmarks.mT
+        return (z.square().sum(1, keepdim=True) + self.landmarks.square().sum(1) - 2 * products).clamp_min(0.0)
 
+    def nearest(self, squares: Tensor) -> Tensor:
+        """The least of them, which has a bound. shape: (n, rows) -> (n,)"""
+        furthest = 36 * self.slopes.square().sum()  # columns lie between −3 and 3
+        return squares.amin(1).clamp_max(furthest)
+
+    # -- inside -----------------------------------------------------------------------------------
     def _slopes(self, x: Tensor, predict: Callable[[Tensor], list[Tensor]]) -> Tensor:
         """Root mean squares of derivatives along scaled columns. shape: (columns,)"""
         x = x.clone().requires_grad_()
@@ -108,6 +122,11 @@ class Nearness(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def _spaced(rows: Tensor, most: int) -> Tensor:
+def in_blocks(z: Tensor) -> Sequence[Tensor]:
+    """Some rows at a time, whose distances stay in the cache; graphs, which are for any number, have one block."""
+    return [z] if torch.compiler.is_exporting() else z.split(CHUNK)
+
+
+def spaced(rows: Tensor, most: int) -> Tensor:
     """Of many rows some, evenly spaced."""
     return rows[torch.linspace(0, len(rows) - 1, min(len(rows), most)).long().to(rows.device)]

@@ -54,7 +54,8 @@ class Stack(Method):
         self._members = nn.ModuleList(members)
         self.linear, self.nearness = linear, nearness
         self._folds, self._held = folds, held
-        self.n_groups = len(members) // held + (linear is not None)
+        self.n_networks = len(members) // held  # groups of them
+        self.n_groups = self.n_networks + (linear is not None)
 
     @property
     def members(self) -> Sequence[Any]:
@@ -74,7 +75,7 @@ class Stack(Method):
         raise NotImplementedError
 
     def summary(self) -> str:
-        networks = self.n_groups - (self.linear is not None)
+        networks = self.n_networks
         counts = f"{networks} group{'s' * (networks > 1)} of {self._held} network{'s' * (self._held > 1)}"
         shares = " + ".join(f"{share:.0%}" for share in self.shares[:networks])
         line = f", linear {self.shares[-1]:.0%}" if self.linear is not None else ""

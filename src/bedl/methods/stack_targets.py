@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods.base import Method
-from bedl.methods.nearness import Nearness
+from bedl.methods.nearness import Nearness, in_blocks, spaced
+from bedl.methods.neighbours import Neighbours
 from bedl.methods.stack_base import Stack
 from bedl.methods.stacking import held_out_quantile, mixture_weights
 from bedl.moments import Moments
@@ -24,6 +25,9 @@ REACHES = (0.0, 0.03, 0.1, 0.3, 1.0)  # variance that a squared distance of 1 ad
 BEYOND = 2.0  # the same, of distances that are more than usual, whatever rows held out say
 LEAST_WEIGHT = 0.002  # of a component that is kept
 MUCH = 1e6  # more than any variance of a standardised target
+MOST = 1.0  # of what a member does not know: the variance of the target
+ORDINARY = 0.99  # share of the rows held out that say how much noise there is at most
+LOOKED_AT = 2000  # rows held out that say what is gained by looking at rows near by
 LEAST_NOISE = 0.02  # share of what members take for noise
 USUAL = 0.9  # share of the rows held out whose ignorance, as members have it, is taken for usual
 PARTS = ("mean", "data", "distributional", "model")
@@ -35,7 +39,8 @@ class TargetStack(Stack):
     A component is a member whose variance is multiplied by a scale, and grows with the distance to the rows that were
     learned from by a reach: the weights of the triples (group, scale, reach) make the rows that were held out most
     likely, which stacks, scales and gives heavy tails in one convex problem. Further away than rows held out are,
-    each component's variance grows, up to that of the target.
+    each component's variance grows, up to that of the target. Where rows near by say what members are off by
+    (`Neighbours`), each group of networks stands there twice: as it is, and corrected by them.
 
     How much of a variance is noise, likelihoods cannot say: weights that are drawn for each point are as good as
     noise. Folds can: (K − 1) times the variance of what K folds' members expect estimates how far off such a mean is
@@ -58,7 +63,7 @@ class TargetStack(Stack):
     scales: Tensor
     reaches: Tensor
     noise: Tensor
-    most_noise: Tensor
+    most_data: Tensor
     usual_ignorance: Tensor
     scores: Tensor
     mass: Tensor
@@ -78,23 +83,39 @@ class TargetStack(Stack):
         for name, start in {"scales": equal, "reaches": 0 * equal, "weights": equal / self.n_groups}.items():
             self.register_buffer(name, start)
         self.register_buffer("noise", torch.ones(n_targets))  # 1: what members take for it; see `_noise`
-        self.register_buffer("most_noise", torch.full((n_targets, self.n_groups), MUCH))  # of rows held out
+        self.register_buffer("most_data", torch.full((self.n_groups, n_targets), MUCH))  # noise that members may say
         self.register_buffer("usual_ignorance", torch.zeros(n_targets, self.n_groups))  # shape: (targets, components)
         for name in ("scores", "mass"):
             self.register_buffer(name, torch.empty(0, n_targets))  # shape: (rows, targets)
+        # one fold that is held out cannot say what others gain
+        whole = nearness is not None and self.held_folds == self.folds
+        self.neighbours = Neighbours(self.n_networks, n_targets) if whole else None
 
     @property
     def shares(self) -> list[float]:
-        return torch.zeros(self.n_groups).index_add(0, self.groups.cpu(), self.weights.cpu().float()).tolist()
+        every = self._every_share()
+        own, corrected = every[: self.n_groups], every[self.n_groups :]
+        own[: self.n_networks] += corrected
+        return own.tolist()
+
+    def summary(self) -> str:
+        corrected = self._every_share()[self.n_groups :].sum().item()
+        return super().summary() + (f"; {corrected:.0%} corrected by rows near by" if corrected else "")
+
+    def _every_share(self) -> Tensor:
+        """How much each group counts, then each group of networks that is corrected. shape: (groups + networks,)"""
+        every = torch.zeros(self.n_groups + self.n_networks)
+        return every.index_add(0, self.groups.cpu(), self.weights.cpu().float())
 
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
-        mean, data, distributional, model = (part[self.groups].permute(2, 3, 0, 1) for part in self._stacked(x, PARTS))
-        data = self.scales[:, None] * data  # shape: (n, T, components, held)
-        ignorance = self.scales[:, None] * (distributional + model)
-        if self.nearness is not None:
-            ignorance = ignorance + self._grown(self.nearness(x), self.reaches)[:, None, :, None]
+        distance, correction = self._near(x)
+        kinds = self._kinds(self._stacked(x, PARTS), correction)
+        mean, data, ignorance = (part[self.groups].permute(2, 3, 0, 1) for part in kinds)  # (n, T, components, held)
+        data, ignorance = self.scales[:, None] * data, self.scales[:, None] * ignorance
+        if distance is not None:
+            ignorance = ignorance + self._grown(distance, self.reaches)[:, None, :, None]
         ordinary, noise = self._noise(data, ignorance, self.noise)
         log_weights = (self.weights / self.held_folds).log()[:, None].expand(-1, self.held_folds).flatten()
         return NormalMixturePredictive(
@@ -104,6 +125,37 @@ class TargetStack(Stack):
             members_model=(ordinary - noise).clamp_min(0.0).flatten(-2),
             log_weights=log_weights.expand(mean.shape[0], 1, -1),
         )
+
+    def _near(self, x: Tensor | Moments) -> tuple[Tensor | None, Tensor | None]:
+        """How far rows are from the data, and what rows near by correct. shapes: (n,), (networks, held, n, T)"""
+        if self.nearness is None:
+            return None, None
+        if self.neighbours is None or not self.neighbours.any:
+            return self.nearness(x), None
+        found = []
+        for z in in_blocks(self.nearness.place(x)):
+            squares = self.nearness.squares(z)
+            found.append((self.nearness.nearest(squares), self.neighbours(squares)))
+        distances, corrections = zip(*found, strict=True)
+        return torch.cat(distances), torch.cat(corrections, 2)
+
+    def _kinds(self, parts: Sequence[Tensor], correction: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, noise and ignorance of the groups, then of those of networks that rows near by correct.
+
+        Noise beyond what rows held out have is no more than a guess, as is ignorance beyond the target's variance.
+
+        parts: those of `PARTS`. shapes: (groups, …, T)
+        correction: shape (networks, …, T)
+        """
+        mean, data, distributional, model = parts
+        most = self.most_data.to(data).reshape(-1, *(1,) * (data.ndim - 2), data.shape[-1])
+        kinds = mean, torch.minimum(data, most), (distributional + model).clamp_max(MOST)
+        if correction is None:
+            return kinds
+        networks = [part[: self.n_networks] for part in kinds]
+        networks[0] = networks[0] + correction
+        mean, data, ignorance = (torch.cat(both) for both in zip(kinds, networks, strict=True))
+        return mean, data, ignorance
 
     def _steep(self, prediction: Any) -> Tensor:
         return prediction.mean
@@ -118,8 +170,7 @@ class TargetStack(Stack):
         level: shape (T,)
         """
         fit = (..., *(None,) * (data.ndim - 3))
-        most, usual, level = self.most_noise[fit].to(data), self.usual_ignorance[fit].to(data), level[:, None][fit]
-        data = torch.minimum(data, most)
+        usual, level = self.usual_ignorance[fit].to(data), level[:, None][fit]
         noise = level.clamp_max(1.0) * data + torch.minimum(ignorance, (level - 1).clamp_min(0.0) * usual)
         return data + torch.minimum(ignorance, usual), noise
 
@@ -154,13 +205,36 @@ class TargetStack(Stack):
             self.linear.fit(x, y, fold, weight)  # type: ignore[operator]
         found = list(self._out_of_fold(x, fold, PARTS))
         held = torch.cat([rows for rows, _, _ in found])
-        mean, *parts = (
-            torch.cat(some, 1).permute(1, 2, 0).double() for some in zip(*(p for _, p, _ in found), strict=True)
-        )
-        distance = self._distances(x, fold, held, weight)
-        counts = torch.ones(len(held)).to(mean) if weight is None else weight[held].to(mean)
-        self._weigh(mean, sum(parts), distance, y[held].to(mean), counts)  # type: ignore[arg-type]
-        self._tell_noise(parts, distance, torch.cat([everyone for _, _, everyone in found], 2).to(mean), counts)
+        parts = [torch.cat(some, 1).double() for some in zip(*(own for _, own, _ in found), strict=True)]
+        means = torch.cat([everyone for _, _, everyone in found], 2).to(parts[0])  # of all members
+        y, distance = y[held].to(means), self._distances(x, fold, held, weight)
+        counts = torch.ones(len(held)).to(means) if weight is None else weight[held].to(means)
+        self.most_data = torch.quantile(parts[1], ORDINARY, 1).to(self.most_data)
+        correction = self._corrections(x, y - means[: self.n_networks], fold, weight)
+        if correction is not None:
+            means = torch.cat([means, means[: self.n_networks] + correction])
+            correction = correction[:, fold[held], torch.arange(len(held), device=fold.device)]
+        mean, data, ignorance = (part.permute(1, 2, 0) for part in self._kinds(parts, correction))
+        self._weigh(mean, data + ignorance, distance, y, counts)
+        self._tell_noise(data, ignorance, distance, means, counts)
+
+    def _corrections(self, x: Tensor | Moments, residuals: Tensor, fold: Tensor, weight: Tensor | None) -> Any:
+        """What other rows near by correct, if they do. residuals, and the result: shape (networks, held, n, T)"""
+        if self.neighbours is None:
+            return None
+        near, z, kept = self.nearness, self.nearness.place(x), self.nearness.kept(fold, weight)  # type: ignore[union-attr]
+        looked_at = spaced(torch.arange(len(kept), device=kept.device), LOOKED_AT)
+        counts = torch.ones_like(residuals[0, 0, :, 0]) if weight is None else weight
+        known = residuals[:, :, kept].permute(2, 0, 3, 1), fold[kept], counts[kept]
+        self.neighbours.fit(near.squares(z[kept[looked_at]]), looked_at, *known)  # type: ignore[union-attr]
+        if not self.neighbours.any:
+            return None
+        rows = torch.arange(len(z), device=kept.device)
+        blocks = [
+            self.neighbours(near.squares(some).masked_fill(own[:, None] == kept, torch.inf))  # type: ignore[union-attr]
+            for some, own in zip(in_blocks(z), in_blocks(rows), strict=True)
+        ]
+        return torch.cat(blocks, 2).to(residuals)
 
     def _weigh(self, mean: Tensor, variance: Tensor, distance: Tensor | None, y: Tensor, counts: Tensor) -> None:
         """Weights and interval scores of rows that were held out. mean, variance: shape (n, T, groups)"""
@@ -173,7 +247,7 @@ class TargetStack(Stack):
         weights = mixture_weights(log_densities.flatten(1), counts).to(mean)
         kept = (weights >= min(LEAST_WEIGHT, weights.max().item())).nonzero()[:, 0]
         weights = weights[kept] / weights[kept].sum()
-        axes = torch.meshgrid(torch.arange(self.n_groups).to(mean), scales, reaches, indexing="ij")
+        axes = torch.meshgrid(torch.arange(mean.shape[-1]).to(mean), scales, reaches, indexing="ij")
         group, scale, reach = (axis.flatten()[kept] for axis in axes)
         self.groups = group.long()
         self.scales, self.reaches, self.weights = (part.to(self.weights) for part in (scale, reach, weights))
@@ -183,20 +257,21 @@ class TargetStack(Stack):
         scores, order = ((y - middle).abs() / total.sqrt()).sort(0)
         self.scores, self.mass = scores.to(self.weights), counts[order].cumsum(0).to(self.weights)
 
-    def _tell_noise(self, parts: Sequence[Tensor], distance: Tensor | None, means: Tensor, counts: Tensor) -> None:
+    def _tell_noise(
+        self, data: Tensor, ignorance: Tensor, distance: Tensor | None, means: Tensor, counts: Tensor
+    ) -> None:
         """The share of what may be noise that leaves to components, of rows held out, the ignorance that folds show.
 
-        parts: members' data, distributional and model. shape: (n, T, groups)
+        data, ignorance: as members have them. shape: (n, T, kinds)
         distance: shape (n,)
-        means: of all members. shape: (groups, folds held, n, T)
+        means: of all members. shape: (kinds, folds held, n, T)
         """
         scales, weights, counts = self.scales.to(means), self.weights.to(means), counts / counts.sum()
-        data, ignorance = (part[..., self.groups] * scales for part in (parts[0], parts[1] + parts[2]))
+        data, ignorance = (part[..., self.groups] * scales for part in (data, ignorance))
         if distance is not None:
             ignorance = ignorance + self._grown(distance.to(data), self.reaches.to(data))[:, None]
-        self.most_noise = data.amax(0).to(self.weights)
         self.usual_ignorance = ignorance.kthvalue(math.ceil(USUAL * len(ignorance)), 0).values.to(self.weights)
-        folds = torch.tensordot(torch.tensor(self.shares).to(means), means, 1)  # shape: (folds held, n, T)
+        folds = torch.tensordot(self._every_share()[: len(means)].to(means), means, 1)  # shape: (folds held, n, T)
         unsure = (len(folds) - 1) * folds.var(0, correction=0)
         wanted = counts @ ((data + ignorance) @ weights - unsure)
         low, high = torch.full_like(wanted, LEAST_NOISE), torch.full_like(wanted, 2.0)
@@ -212,7 +287,6 @@ class TargetStack(Stack):
             "scales",
             "reaches",
             "weights",
-            "most_noise",
             "usual_ignorance",
             "scores",
             "mass",
