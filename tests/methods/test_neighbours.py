@@ -134,6 +134,17 @@ def test_a_saved_model_looks_up_the_same_rows(model: BEDLRegressor, tmp_path: Pa
     np.testing.assert_allclose(again.predict(X[:3]), model.predict(X)[:3], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_onnx_looks_up_the_same_rows(model: BEDLRegressor, tmp_path: Path) -> None:
+    deploy = pytest.importorskip("bedl.deploy")
+    deploy.export(model, tmp_path / "model.onnx")
+    for rows in (1, 300):
+        X, _ = ripples(rows, 3)
+        outputs, said = deploy.OnnxModel(tmp_path / "model.onnx").predict(X.astype(np.float32)), model.predict_dist(X)
+        for name in ("mean", "std", "data", "distributional", "model"):
+            np.testing.assert_allclose(outputs[name], getattr(said, name), rtol=2e-3, atol=2e-3, err_msg=name)
+
+
 def test_the_parts_add_up_and_far_away_nothing_is_corrected(model: BEDLRegressor) -> None:
     X = np.array([[0.1], [50.0]])
     said = model.predict_dist(X)

@@ -15,7 +15,7 @@ __all__ = ["LANDMARKS", "Nearness", "in_blocks", "spaced"]
 
 LANDMARKS = 10_000
 LOOKED_AT = 1000  # rows where slopes are measured
-CHUNK = 256  # rows whose distances are computed together
+CHUNK = 128  # rows whose distances are computed together
 UNUSUAL = 0.2  # share of the rows held out whose distance is taken for more than usual,
 MOST_UNUSUAL = 100  # and how many: what more rows show need not be assumed
 
@@ -97,8 +97,8 @@ class Nearness(nn.Module):
 
     def squares(self, z: Tensor) -> Tensor:
         """Squared distances of places to all rows that are kept. shape: (n, columns) -> (n, rows)"""
-        products = z @ self.landmarks.mT
-        return (z.square().sum(1, keepdim=True) + self.landmarks.square().sum(1) - 2 * products).clamp_min(0.0)
+        squares = torch.addmm(self.landmarks.square().sum(1), z, self.landmarks.mT, alpha=-2)
+        return squares.add_(z.square().sum(1, keepdim=True)).clamp_min_(0.0)  # in place: memory is what takes time
 
     def nearest(self, squares: Tensor) -> Tensor:
         """The least of them, which has a bound. shape: (n, rows) -> (n,)"""

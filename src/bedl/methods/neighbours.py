@@ -11,6 +11,7 @@ __all__ = ["Neighbours"]
 
 WIDTHS = (0.02, 0.04, 0.08, 0.16, 0.32)  # of the kernel, in units of the target's standard deviation
 SHRINKS = (0.1, 0.3, 1.0, 3.0)  # rows that say 0
+FAR = -60.0  # a logarithm of next to nothing: smaller ones make numbers that processors are slow with
 SURE = 3.0  # standard errors by which squared errors have to become smaller
 
 
@@ -103,5 +104,5 @@ def _sums(squares: Tensor, width: Tensor, values: Tensor, weights: Tensor) -> tu
     Returns:
         shapes (n, …) and (n, folds)
     """
-    near = (-0.5 * squares / width.square()).exp()
+    near = squares.mul(-0.5 / width.square()).clamp_min_(FAR).exp_()
     return (near @ values.flatten(1)).unflatten(1, values.shape[1:]), near @ weights
