@@ -108,15 +108,16 @@ class SparseGP(Method):
 
     def _fit_collapsed(self, z: Tensor, y: Tensor, weight: Tensor) -> None:
         """Kernels, noise and inducing points, q(u) being always the best one."""
-        latent: Any = self.latent
-        rate = self.head.log_precision.detach().double().requires_grad_()
+        latent, head = self.latent, self.head
+        assert isinstance(head, ExpectedMeanVariance)
+        rate = head.log_precision.detach().double().requires_grad_()
 
         def value() -> Tensor:
             return collapsed_bound(latent, rate.clamp_max(MOST_PRECISION), z, y, weight)[0] / weight.sum()
 
         maximise(value, [*latent.hyperparameters(), rate], self.steps)  # inducing points are among them
         rate = rate.detach().clamp_max(MOST_PRECISION)
-        self.head.log_precision.data.copy_(rate)
+        head.log_precision.data.copy_(rate)
         put_best_values(latent, rate, z, y, weight)
 
     def _fit_by_steps(self, z: Tensor, y: Tensor, weight: Tensor, order: torch.Generator) -> None:
