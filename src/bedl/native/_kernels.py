@@ -39,6 +39,9 @@ _SIGNATURES = {
     # see `_pbp`
     "bedl_pbp_pass": [_COUNT, _POINTER, _COUNT, *[_POINTER] * 7],
     "bedl_pbp_refine": [_COUNT, *[_POINTER] * 7],
+    # see `_image_kernel`
+    "bedl_image_variances": [_COUNT, *[_POINTER] * 5, *[_COUNT] * 3, *[_POINTER] * 3],
+    "bedl_image_covariances": [_COUNT, *[_POINTER] * 5, *[_COUNT] * 7, *[_POINTER] * 5],
 }
 
 
