@@ -30,6 +30,7 @@ __all__ = ["ExactGP", "Kernel", "refuse_export"]
 LARGEST = 4000
 RATIOS = torch.logspace(-6, 2, 65, dtype=torch.float64)
 TEMPERATURES = torch.logspace(-2, 0.5, 26, dtype=torch.float64)
+LEAST = 1e-10  # variance of f
 JUDGED = 1000  # points that the temperature is chosen on
 
 
@@ -196,7 +197,8 @@ class ExactGP(Method):
         along = (basis.T @ (root[:, None] * self.targets.double())).square()  # shape: (N, T)
         total, more = root.square().sum(), root.square().sum() - len(root)
         wide = RATIOS.to(values) * values.mean() if self.noise is None else values.new_tensor([self.noise])
-        scales = torch.stack([(along / (values + r)[:, None]).sum(0) / total for r in wide]).clamp_min(1e-10)
+        scales = torch.stack([(along / (values + r)[:, None]).sum(0) / total for r in wide])
+        scales = scales.clamp_min(LEAST / values.mean())  # kernels of deep networks may be as large as they like
         logs = torch.stack([(values + r).log().sum() + more * r.log() for r in wide])
         evidence = -0.5 * (total * scales.log().sum(1) + self.n_targets * logs)
         best = int(evidence.argmax())
