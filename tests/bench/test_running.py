@@ -12,7 +12,7 @@ from bedl import parallel
 from bedl.bench import BenchError, Cell, Choice, Progress, row_file, run
 from bedl.parallel import ClusterError
 from bedl.rows import Row
-from tests.bench.toys import Deadly, Grouped, Toy, marks
+from tests.bench.toys import Deadly, Grouped, Toy, Twofold, marks
 
 BOTH = Choice(presets=("paper", "best"))
 
@@ -48,6 +48,41 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     assert run(table, table.cells(), row_file(path)) == 8
     assert max(Counter(marks(tmp_path)).values()) == 1
     assert run(table, table.cells(), row_file(path)) == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_presets_that_are_the_same_run_are_run_once(tmp_path: Path, jobs: int) -> None:
+    table, path = Twofold(tmp_path), tmp_path / "toy.jsonl"
+    assert run(table, table.cells(BOTH), row_file(path), jobs=jobs) == 32
+    assert keys(path) == Counter(wanted(table))
+    assert Counter(name.rsplit("-", 2)[0] for name in marks(tmp_path)) == {
+        "a-bedl": 4, "a-edl": 4, "a-auto": 4, "b-bedl": 4, "b-edl": 4, "b-auto": 4,
+    }  # fmt: skip
+    rows = {(row["method"], row["preset"], row["split"], row["dataset"]): row for row in row_file(path).rows()}
+    one, other = rows["bedl", "paper", 3, "b"], rows["bedl", "best", 3, "b"]
+    assert one["metrics"] == other["metrics"] == {"log_likelihood": -4, "error": 0.1, "odd": None}
+    assert {one["settings"].get("same_run"), other["settings"].get("same_run")} in ({None, "paper"}, {None, "best"})
+
+
+def test_a_run_that_is_in_the_rows_serves_the_other_preset(tmp_path: Path) -> None:
+    table, path = Twofold(tmp_path), tmp_path / "toy.jsonl"
+    run(table, table.cells(Choice(presets=["best"], methods=["bedl"])), row_file(path))
+    assert run(table, table.cells(Choice(presets=["paper"], methods=["bedl"])), row_file(path)) == 8
+    assert len(marks(tmp_path)) == 8
+    assert {row["preset"] for row in row_file(path).rows() if "same_run" in row["settings"]} == {"paper"}
+
+
+def test_a_shared_run_that_failed_is_tried_again_once(tmp_path: Path) -> None:
+    table, path = Twofold(tmp_path), tmp_path / "toy.jsonl"
+    (tmp_path / "fails").touch()
+    choice = Choice(presets=("paper", "best"), methods=["bedl"], datasets=["a"])
+    assert run(table, table.cells(choice), row_file(path)) == 8
+    failed = [row for row in row_file(path).rows() if row["failed"]]
+    assert [(row["split"], row["failed"]) for row in failed] == [(2, "ValueError: split 2 is cursed")] * 2
+    (tmp_path / "fails").unlink()
+    assert run(table, table.cells(choice), row_file(path), retry=True) == 2
+    assert not any(row["failed"] for row in row_file(path).rows())
+    assert len(marks(tmp_path)) == 5
 
 
 def test_a_failure_is_a_row_with_its_reason_and_is_tried_again_on_request(tmp_path: Path) -> None:

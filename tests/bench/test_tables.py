@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bedl import BEDLRegressor
-from bedl.bench import Cell, Choice, tables
+from bedl.bench import PRESETS, Cell, Choice, row_file, run, tables
 from bedl.bench.presets import setup
 from bedl.bench.regression import seed_of
 from bedl.bench.scores import gaussian_scores, regression_scores
@@ -110,6 +110,31 @@ def test_every_method_of_a_table_can_be_set_up() -> None:
                 plan = setup(preset, method, "boston", 455)
                 assert registry.get(plan.estimator["method"]).name == method
                 BEDLRegressor(**plan.estimator)
+
+
+@pytest.mark.parametrize("method", ["pbp", "sparse-gp", pytest.param("dvi", marks=pytest.mark.slow)])
+def test_presets_share_a_run_where_it_is_the_same(uci_folder: Path, method: str) -> None:
+    """The same scores from both, each run by itself; where they share one, each row has the settings of its own."""
+    pytest.importorskip("gpytorch")
+    table, path = tables.get("uci"), uci_folder / "uci.jsonl"
+    paper, best = (Cell("uci", "boston", method, preset, 1) for preset in PRESETS)
+    assert set(table.same_runs(paper)) == {paper, best}
+    alone = [table.work(cell, uci_folder).metrics for cell in (paper, best)]
+    assert alone[0] == alone[1]
+    run(table, [paper, best], row_file(path), root=uci_folder)
+    one, other = (row_file(path).get(cell.fields) for cell in (paper, best))
+    assert one["metrics"] == other["metrics"] == alone[0]
+    assert (one["settings"]["hidden_layers"], other["settings"].get("hidden_layers")) == ([50], None)
+    assert one["settings"]["deviations"] == list(setup("paper", method, "boston", 50).deviations)
+    assert (other["settings"]["deviations"], other["settings"]["same_run"]) == ([], "paper")
+    assert one["seconds"] == other["seconds"]
+
+
+def test_presets_do_not_share_runs_that_differ() -> None:
+    table = tables.get("uci")
+    assert not table.same_runs(Cell("uci", "protein", "pbp", "paper"))  # 100 units in the paper
+    assert not table.same_runs(Cell("uci", "boston", "bedl", "paper"))
+    assert not table.same_runs(Cell("uci", "boston", "auto", "best"))
 
 
 def test_data_that_are_missing_are_said_before_any_work(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bedl.bench import Cell, Column, Outcome, Published, Table
+from bedl.bench import PRESETS, Cell, Column, Outcome, Published, Table
 
 
 class Toy(Table):
@@ -62,6 +63,13 @@ class Grouped(Toy):
         if len(cells) > 1 and self.folder is not None and Path(self.folder, "group-fails").exists():
             raise RuntimeError("not together")
         return super().work_together(cells, root)
+
+
+class Twofold(Toy):
+    """The method "bedl" is the same run under both presets."""
+
+    def same_runs(self, cell: Cell) -> Sequence[Cell]:
+        return [dataclasses.replace(cell, preset=name) for name in PRESETS] if cell.method == "bedl" else ()
 
 
 class Deadly(Toy):

@@ -109,7 +109,7 @@ def test_relaxed_edl_by_hand() -> None:
     p = (evidence + 0.1) / (evidence.sum(-1, keepdim=True) + 0.3)
     wrong = kl_divergence(TorchDirichlet(evidence * (1 - y) + 0.1), TorchDirichlet(torch.full_like(p, 0.1)))
     truth = ((y - p).square().sum(-1) + 0.5 * wrong).mean()
-    torch.testing.assert_close(RelaxedEDL(net, 3).loss(batch), truth, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(RelaxedEDL(net, 3, kl=1.0).loss(batch), truth, rtol=1e-4, atol=1e-5)
 
 
 # -- prior networks -----------------------------------------------------------------------------------

@@ -47,6 +47,49 @@ def test_the_posterior_and_the_evidence_are_scikit_learns() -> None:
             assert again.log_marginal_likelihood_value_ < best
 
 
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_the_size_of_a_kernel_does_not_matter(task: str) -> None:
+    """The scale is learned: a kernel that is 1e15 times as large, as those of deep networks are, says the same."""
+
+    class Large(DenseKernel):
+        def __call__(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return 1e15 * super().__call__(x, z)
+
+        def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+            return 1e15 * super().diagonal(x)
+
+    x, y = linear()
+    y = y if task == "regression" else (y[:, 0] > 0).long()
+    one, other = (
+        ExactGP(kind(1, 2.0, 1.0), task, 1 + (task != "regression")).double() for kind in (DenseKernel, Large)
+    )
+    one.fit(x, y), other.fit(x, y)
+    expected, found = one.predict(x[:5]), other.predict(x[:5])
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found.model, expected.model, rtol=1e-5, atol=1e-8)
+
+
+def test_covariances_of_the_rows_are_computed_once() -> None:
+    """They are what takes the time: neither learning twice over them, nor a move that moves nothing, asks again."""
+
+    class Counted(DenseKernel):
+        calls = 0
+
+        def __call__(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            self.calls += x is z
+            return super().__call__(x, z)
+
+    x, y = linear()
+    kernel = Counted(1, 2.0, 1.0)
+    method = ExactGP(kernel, "classification", 2).double()
+    method.fit(x, (y[:, 0] > 0).long())
+    before = method.double().predict(x[:3]).probabilities
+    assert kernel.calls == 1
+    after = method.float().predict(x[:3]).probabilities  # rounded rows are other rows
+    assert kernel.calls == 2
+    torch.testing.assert_close(after, before.float(), rtol=1e-4, atol=1e-5)
+
+
 def test_a_row_of_weight_2_is_there_twice() -> None:
     x, y = linear(30)
     weight = torch.ones(30)

@@ -93,6 +93,31 @@ def test_laplace_of_classes_has_the_hessian_of_the_loss() -> None:
     assert best_precision(hessian, theta) == pytest.approx(float(grid[torch.stack(evidence).argmax()]))
 
 
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_points_held_out_choose_the_prior_of_laplace(task: str) -> None:
+    """Of all precisions, the one that says most of them: by brute force, some counting twice or not at all."""
+    torch.manual_seed(3)
+    x, y = table(40)
+    y = y if task == "regression" else torch.randint(3, (40,))
+    net = nn.Linear(3, 1 if task == "regression" else 3)
+    weight = torch.tensor([2.0, 2.0, *[1.0] * 17, 0.0])
+
+    def concluded(judged: bool, precision: float | None = None) -> Laplace:
+        method = Laplace(net, shared(4.0) if task == "regression" else Softmax(3), precision)
+        method.conclude([Batch(x[:20], y[:20], 20)], [Batch(x[20:], y[20:], 20, weight)] if judged else [])
+        return method
+
+    def says(method: Laplace) -> float:
+        targets = y[20:, None] if task == "regression" else y[20:]
+        return float(method.predict(x[20:]).log_prob(targets) @ weight)
+
+    with torch.no_grad():
+        chosen = says(concluded(True))
+        others = [says(concluded(False, d)) for d in torch.logspace(-4, 6, 21).tolist()]
+        assert chosen == pytest.approx(max(others), rel=1e-4)
+        assert chosen > says(concluded(False)) + 1e-3  # than the evidence's choice
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_laplace_is_that_of_another_library(task: str) -> None:
@@ -127,6 +152,13 @@ def test_steps_are_concluded_alone_and_side_by_side() -> None:
     fit_replicas(copies, [(x, y), (x[:15], y[:15])], epochs=1, batch_size=8)
     torch.testing.assert_close(copies[0].covariance, methods[0].covariance, rtol=1e-4, atol=1e-6)
     assert copies[1].covariance.diagonal(dim1=-2, dim2=-1).sum() > copies[0].covariance.diagonal(dim1=-2, dim2=-1).sum()
+    judged = [Laplace(nn.Linear(3, 1), shared(4.0)) for _ in range(2)]
+    fit(judged[0], (x[:20], y[:20]), validation=(x[20:], y[20:]), epochs=1, batch_size=8)
+    fit_replicas(judged[1:], (x[:20], y[:20]), validation=(x[20:], y[20:]), epochs=1, batch_size=8)
+    torch.testing.assert_close(judged[1].covariance, judged[0].covariance, rtol=1e-3, atol=1e-6)
+    alone = Laplace(nn.Linear(3, 1), shared(4.0))
+    fit(alone, (x[:20], y[:20]), epochs=1, batch_size=8)
+    assert not torch.allclose(alone.covariance, judged[0].covariance, rtol=0.01)  # the evidence chose
     model = BEDLRegressor(method="laplace", device="cpu")
     with pytest.raises(ValueError, match="all points at once"):
         model.partial_fit(x.numpy(), y.numpy())

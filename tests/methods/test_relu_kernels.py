@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from scipy import integrate, stats
 from torch import Tensor
 
-from bedl import BEDLClassifier, BEDLRegressor
+from bedl import BEDLClassifier, BEDLRegressor, native
 from bedl.methods import Problem, registry
 from bedl.methods import relu_kernels as kernels
 from bedl.methods.cnn_gp import image_of
 from bedl.methods.relu_kernels import Convolution, DenseKernel, ImageKernel, Residual, relu, relu_covariance
+from bedl.native import _kernels
+from tests.closeness import assert_same_up_to_rounding
 
 
 @pytest.mark.parametrize("a, b, c", [(1.0, 2.0, 0.5), (0.3, 0.3, -0.29), (2.0, 1.0, -1.4), (1.0, 1.0, 0.999)])
@@ -102,13 +104,82 @@ def test_the_published_residual_kernel_is_what_loops_give() -> None:
     assert method.kernel(x[:1], x[1:]).item() == pytest.approx(truth, rel=1e-10)
 
 
+NETWORKS = {
+    "convnet-gp": lambda: registry.get("convnet-gp")(Problem("regression", 1, (64,)), depth=3).kernel.layers,
+    "residual-cnn-gp": lambda: registry.get("residual-cnn-gp")(Problem("regression", 1, (64,)), blocks=3).kernel.layers,
+    "resnet-gp": lambda: registry.get("resnet-gp")(Problem("regression", 1, (64,)), blocks=2).kernel.layers,
+    "nested": lambda: [
+        Residual([Convolution(2, 0.7, 0.1, 3), Residual([relu, Convolution(4, 1.1)])], [Convolution(1, stride=3)]),
+        relu, Convolution(None, 1.3, 0.2), relu,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the kernels are not built, or switched off")
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("image", [(1, 8, 8), (3, 5, 2), (2, 1, 9)])
+def test_the_kernel_in_c_is_its_reference_up_to_rounding(
+    monkeypatch, network: str, image: tuple[int, int, int]
+) -> None:
+    """Equal images, opposite ones, an empty one; more and fewer than go side by side."""
+    torch.manual_seed(0)
+    x, z = torch.randn(19, math.prod(image)).double(), torch.randn(3, math.prod(image)).double()
+    x[1], x[2], x[3], z[0] = x[0], -x[0], 0.0, x[5]
+    kernel = ImageKernel(image, NETWORKS[network]())
+    assert kernel._program(kernel._images(x)) is not None
+    found = kernel(x, x), kernel(x, z), kernel(z, x)
+    monkeypatch.setattr(_kernels, "_library", None)
+    for one, other in zip(found, (kernel(x, x), kernel(x, z), kernel(z, x)), strict=True):
+        assert_same_up_to_rounding(one, other, ulps=200)
+    assert_same_up_to_rounding(found[0].diagonal(), kernel.diagonal(x), ulps=200)
+    assert_same_up_to_rounding(found[2].T.contiguous(), found[1], ulps=200)
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the kernels are not built, or switched off")
+def test_what_is_no_number_stays_none_in_c_and_troubles_nobody_else() -> None:
+    x = torch.randn(4, 9).double()
+    x[2, 4] = math.nan
+    found = ImageKernel((1, 3, 3), [Convolution(3, 9.0, 1.0), relu, Convolution(None, 1.0, 1.0)])(x, x)
+    expected = torch.zeros(4, 4, dtype=torch.bool)
+    expected[2], expected[:, 2] = True, True
+    assert torch.equal(found.isnan(), expected)
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the kernels are not built, or switched off")
+def test_rectified_normals_in_c_are_those_of_quadrature() -> None:
+    """One place, one convolution of 1 before the ReLU: the covariance of two numbers is their product and a bias."""
+    x, z, bias = 1.1, -0.9, 0.4
+    a, b, c = x * x + bias, z * z + bias, x * z + bias
+    layers = [Convolution(1, 1.0, bias), relu, Convolution(None)]
+    found = ImageKernel((1, 1, 1), layers)(torch.tensor([[x]]).double(), torch.tensor([[z]]).double())
+    slope, spread = c / a, math.sqrt(b - c * c / a)
+
+    def given(u: float) -> float:
+        r = slope * u / spread
+        return u * (slope * u * stats.norm.cdf(r) + spread * stats.norm.pdf(r)) * stats.norm.pdf(u, 0, math.sqrt(a))
+
+    assert found.item() == pytest.approx(integrate.quad(given, 0, 15 * math.sqrt(a))[0], rel=1e-8)
+
+
+def test_a_layer_of_ones_own_goes_through_pytorch() -> None:
+    """One that doubles: the kernel in C does not know it, and the answer has it."""
+    layers = [Convolution(3, 9.0, 1.0), relu, Convolution(None)]
+    doubled = [*layers, lambda pairs: pairs.map(lambda part: 2 * part)]
+    x = torch.randn(5, 9).double()
+    assert_same_up_to_rounding(
+        ImageKernel((1, 3, 3), doubled)(x, x), 2 * ImageKernel((1, 3, 3), layers)(x, x), ulps=200
+    )
+
+
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_kernels, "_library", None)
     x, z = torch.randn(7, 9).double(), torch.randn(5, 9).double()
     kernel = ImageKernel((1, 3, 3), [Convolution(3, 9.0, 1.0), relu, Convolution(None, 1.0, 1.0)])
-    whole = kernel(x, z), kernel.diagonal(x)
+    whole = kernel(x, z), kernel.diagonal(x), kernel(x, x.clone())
     monkeypatch.setattr(kernels, "LARGEST", 20)
     torch.testing.assert_close(kernel(x, z), whole[0])
     torch.testing.assert_close(kernel.diagonal(x), whole[1])
+    torch.testing.assert_close(kernel(x, x), whole[2])  # of which half is computed
 
 
 def test_the_dense_kernel_is_neural_tangents_own() -> None:

@@ -8,11 +8,15 @@ is set up as its own paper says. What is not stated, or is done otherwise here, 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any
 
-from bedl.bench.cells import Preset
+import torch
 
-__all__ = ["Setup", "setup"]
+from bedl.bench.cells import PRESETS, Preset
+
+__all__ = ["Setup", "same_run", "setup"]
 
 WIDE = {"protein": 100}
 BATCHES = {"boston": 64, "energy": 8, "concrete": 16, "wine": 128, "wine-distinct": 128, "kin8nm": 32}
@@ -56,6 +60,38 @@ def setup(preset: Preset, method: str, dataset: str, n: int) -> Setup:
     }  # fmt: skip
     more, deviations = _AS_BEDL.get(method, ({}, (OURS,)))
     return Setup({**net, **common, **more}, (CHOSEN if dataset in BATCHES else SILENT, CLIPPED, *deviations))
+
+
+@functools.lru_cache
+def same_run(method: str, dataset: str, n: int = 1000) -> bool:
+    """Whether a method's run under one preset is that under the other: it starts the same and is trained the same.
+
+    Args:
+        method: its name in `bedl.methods.registry`.
+        dataset: the data set's short name.
+        n: how many rows it learns from.
+
+    Example:
+        >>> same_run("pbp", "boston"), same_run("pbp", "protein"), same_run("bedl", "boston")
+        (True, False, False)
+    """
+    plans = [dict(setup(preset, method, dataset, n).estimator) for preset in PRESETS]
+    widths = [plan.pop("hidden_layers", "auto") for plan in plans]
+    if plans[0] != plans[1]:
+        return False
+    one, other = (_start(method, plans[0].get("method_options", {}), hidden, n) for hidden in widths)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _start(method: str, options: Mapping[str, Any], hidden: Any, n: int) -> dict[str, torch.Tensor]:
+    """What a method of some widths begins with; widths that it does not look at change nothing."""
+    from bedl.methods import Problem, registry
+
+    problem = Problem("regression", 1, (3,), hidden_layers=hidden)
+    name, options = registry.resolve(method, problem, options, n)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return registry.get(name)(problem, **options).state_dict()
 
 
 _AS_BEDL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

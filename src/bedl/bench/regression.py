@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bedl.bench.cells import Cell, Outcome
-from bedl.bench.presets import setup
+from bedl.bench.cells import PRESETS, Cell, Outcome
+from bedl.bench.presets import same_run, setup
 from bedl.bench.scores import regression_scores
 from bedl.bench.table import Column
+from bedl.rows import Row
 
-__all__ = ["COLUMNS", "PAPER", "Parts", "alike", "fit_and_score", "seed_of"]
+__all__ = ["COLUMNS", "PAPER", "Parts", "alike", "fit_and_score", "retold", "same_runs", "seed_of"]
 
 COLUMNS = (
     Column("log_likelihood", "log-likelihood", "higher"),
@@ -68,6 +70,23 @@ def alike(cells: Sequence[Cell], most: Callable[[Cell], int]) -> Iterator[list[C
     for group in kinds.values():
         size = most(group[0])
         yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def same_runs(cell: Cell) -> list[Cell]:
+    """The cell under all presets, if they make no difference to its run."""
+    if not same_run(cell.method, cell.dataset):
+        return []
+    return [dataclasses.replace(cell, preset=preset) for preset in PRESETS]
+
+
+def retold(cell: Cell, row: Row) -> Row:
+    """The row of a cell from that of another preset, with the settings and deviations of its own."""
+    if row["failed"]:
+        return {**row, **cell.fields}
+    plan = setup(cell.preset, cell.method, cell.dataset, row["settings"]["rows"])
+    told = {name: value for name, value in row["settings"].items() if name not in ("hidden_layers", "deviations")}
+    own = {**plan.estimator, "deviations": plan.deviations, "same_run": row["preset"]}
+    return {**row, **cell.fields, "settings": {**told, **own}}
 
 
 def seed_of(cell: Cell) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from bedl.bench.cells import KEY, Cell
@@ -52,6 +52,8 @@ def run(
 ) -> int:
     """Work through the cells that are not there yet, a row each as it is finished. A cell that fails is a row, too.
 
+    Presets under which a run is the very same (`Table.same_runs`) share it, also with rows that are there already.
+
     Workers compute; this process alone writes. So a worker that is killed costs its cell's time, and no row is written
     twice: joblib's workers are started again, a Dask scheduler gives the cell to another one. Other backends of joblib
     serve as well, chosen by `joblib.parallel_config` around this call.
@@ -96,18 +98,41 @@ def run(
 def _results(
     table: Table, cells: Sequence[Cell], rows: RowFile, jobs: int, scheduler: str | None, root: Root, retry: bool
 ) -> Iterator[Row]:
-    """Rows as they are finished, in any order."""
+    """Rows as they are finished, in any order; each is in `rows` when the next is asked for."""
     commit = source_version()
+    others = {cell: [twin for twin in table.same_runs(cell) if twin != cell] for cell in cells}
+
+    def retold(wanted: Iterable[Cell], failed: bool = False) -> Iterator[Row]:
+        for cell in wanted:
+            found = (rows.get(twin.fields) for twin in others[cell])
+            row = next((row for row in found if row is not None and (failed or not row["failed"])), None)
+            if row is not None:
+                yield table.retold(cell, row)
 
     def calls() -> Iterator[Call]:
-        for group in table.together(cells):
+        for group in table.together(_first_of_each_run(cells, others)):
             rows.refresh()  # another process may have done some by now
-            own = [cell for cell in group if retry or not rows.has(cell.fields)]
+            done = {cell for cell in group if not retry and rows.has(cell.fields)}
+            done.update(cell for cell in group if next(retold([cell]), None) is not None)
+            own = [cell for cell in group if cell not in done]
             if own:
                 yield attempt, (table, own, root, commit)
 
+    yield from retold(cells)
     for found in as_finished(calls(), jobs=jobs, scheduler=scheduler):
         yield from found
+        done = {Cell(**{name: row[name] for name in KEY}) for row in found}
+        yield from retold([cell for cell in cells if done.intersection(others[cell])], failed=True)
+    yield from retold(cells)  # from rows that other processes wrote meanwhile
+
+
+def _first_of_each_run(cells: Sequence[Cell], others: Mapping[Cell, Sequence[Cell]]) -> list[Cell]:
+    """Without those whose run another one's is."""
+    first: dict[Cell, None] = {}
+    for cell in cells:
+        if not any(twin in first for twin in others[cell]):
+            first[cell] = None
+    return list(first)
 
 
 class _Clock:

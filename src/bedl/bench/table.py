@@ -121,6 +121,15 @@ class Table(ABC):
         """Run a group: replicas of one vectorised run, say."""
         return [self.work(cell, root) for cell in cells]
 
+    # -- presets that are one run -----------------------------------------------------------------
+    def same_runs(self, cell: Cell) -> Sequence[Cell]:
+        """The cells of other presets whose run would be the very same: it is done once, for a row each."""
+        return ()
+
+    def retold(self, cell: Cell, row: Row) -> Row:
+        """The row of a cell, from the row of one whose run was the same."""
+        return {**row, **cell.fields, "settings": {**row["settings"], "same_run": row["preset"]}}
+
     # -- the same for all -------------------------------------------------------------------------
     def cells(self, choice: Choice | None = None) -> Iterator[Cell]:
         """The cells that are wanted, data set by data set."""

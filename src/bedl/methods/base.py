@@ -133,9 +133,10 @@ class Method(nn.Module):
         """Network, head and objective, where the loss is that objective of those two; None: where it is not."""
         return None
 
-    def conclude(self, batches: Iterable[Batch]) -> None:
-        """Called once when the steps have been taken, without gradients, with the points of the training set in parts:
-        for what follows from the trained network in closed form, such as a posterior of its last layer.
+    def conclude(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
+        """Called once when the steps have been taken, without gradients, with the points of the training set in parts,
+        and those of the validation set, if there is one: for what follows from the trained network in closed form, such
+        as a posterior of its last layer.
         """
 
     @property

@@ -30,6 +30,7 @@ __all__ = ["ExactGP", "Kernel", "refuse_export"]
 LARGEST = 4000
 RATIOS = torch.logspace(-6, 2, 65, dtype=torch.float64)
 TEMPERATURES = torch.logspace(-2, 0.5, 26, dtype=torch.float64)
+LEAST = 1e-10  # variance of f
 JUDGED = 1000  # points that the temperature is chosen on
 
 
@@ -136,15 +137,24 @@ class ExactGP(Method):
         """Inputs as the kernel sees them. shape: (n, d)"""
         return self.front(x).reshape(len(x), -1).double()
 
-    def _factor(self) -> tuple[Tensor, Tensor]:
-        """Cholesky factor of √w K √w + ρ, and what it makes of the targets; computed once. shapes: (N, N), (N, T)"""
+    def _factor(self, matrix: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Cholesky factor of √w K √w + ρ, and what it makes of the targets; computed once. shapes: (N, N), (N, T)
+
+        Args:
+            matrix: √w K √w, if it is there; it is overwritten.
+        """
         if self._solved is None:
-            root, rows = self.weight.double().sqrt(), self.rows.double()
-            matrix = self.kernel(rows, rows).mul_(root[:, None]).mul_(root)
+            matrix = self._covariances() if matrix is None else matrix
             matrix.diagonal().add_(self.ratio.double())
             factor = torch.linalg.cholesky(matrix)
-            self._solved = factor, torch.cholesky_solve(root[:, None] * self.targets.double(), factor)
+            targets = self.weight.double().sqrt()[:, None] * self.targets.double()
+            self._solved = factor, torch.cholesky_solve(targets, factor)
         return self._solved
+
+    def _covariances(self) -> Tensor:
+        """√w K √w of the rows. shape: (N, N)"""
+        root, rows = self.weight.double().sqrt(), self.rows.double()
+        return self.kernel(rows, rows).mul_(root[:, None]).mul_(root)
 
     # -- learning ---------------------------------------------------------------------------------
     @torch.no_grad()
@@ -158,9 +168,11 @@ class ExactGP(Method):
         for name, value in (("rows", z), ("targets", wanted - centre), ("weight", counts), ("centre", centre)):
             setattr(self, name, value.to(self.scale))
         self._solved = None
-        ratio, scale = self._evidence()
+        matrix = self._covariances()
+        ratio, scale = self._evidence(matrix)
         self.ratio.copy_(ratio)
         self.scale.copy_(scale)
+        self._factor(matrix)
         if self.head is not None:
             self.temperature.copy_(self._temperature(y))
 
@@ -174,19 +186,19 @@ class ExactGP(Method):
             chosen = torch.randperm(len(x))[: self.largest].to(x.device)
         return x[chosen], y[chosen], None if weight is None else weight[chosen]
 
-    def _evidence(self) -> tuple[Tensor, Tensor]:
-        """The ratio of greatest evidence, and the scales that go with it. shapes: (), (T,)
+    def _evidence(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """The ratio of greatest evidence, and the scales that go with it. shapes: (N, N) -> (), (T,)
 
         A row of weight w counts as w rows: it has the noise of their mean, and w − 1 residuals that are 0.
         """
-        root, rows = self.weight.double().sqrt(), self.rows.double()
-        matrix = self.kernel(rows, rows).mul_(root[:, None]).mul_(root)
+        root = self.weight.double().sqrt()
         values, basis = torch.linalg.eigh(matrix)
         values = values.clamp_min(0.0)
         along = (basis.T @ (root[:, None] * self.targets.double())).square()  # shape: (N, T)
         total, more = root.square().sum(), root.square().sum() - len(root)
         wide = RATIOS.to(values) * values.mean() if self.noise is None else values.new_tensor([self.noise])
-        scales = torch.stack([(along / (values + r)[:, None]).sum(0) / total for r in wide]).clamp_min(1e-10)
+        scales = torch.stack([(along / (values + r)[:, None]).sum(0) / total for r in wide])
+        scales = scales.clamp_min(LEAST / values.mean())  # kernels of deep networks may be as large as they like
         logs = torch.stack([(values + r).log().sum() + more * r.log() for r in wide])
         evidence = -0.5 * (total * scales.log().sum(1) + self.n_targets * logs)
         best = int(evidence.argmax())
@@ -210,8 +222,11 @@ class ExactGP(Method):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Rows that are rounded, or elsewhere, are solved for anew."""
-        self._solved = None
-        return super()._apply(fn, recurse)
+        before = self.rows
+        super()._apply(fn, recurse)
+        if (before.dtype, before.device) != (self.rows.dtype, self.rows.device):
+            self._solved = None
+        return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         for name in ("rows", "targets", "weight"):  # as many as there were points

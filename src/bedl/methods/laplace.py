@@ -7,14 +7,16 @@ more layers and in more ways.
 
     phi: what the last layer reads, and a 1 for its bias;  theta: its weights
     H = Σ_n (phi phi') ⊗ Λ_n,  Λ = 1/noise for targets, diag p − p p' for classes          (Gauss–Newton, full)
-    theta ~ N(theta_MAP, (H + d I)⁻¹),  d maximises the evidence  ½ P log d − ½ log|H + d I| − ½ d ‖theta_MAP‖²
+    theta ~ N(theta_MAP, (H + d I)⁻¹),  d by points that were held out, as Kristiadi et al. choose it, or, without such,
+                                       by the evidence  ½ P log d − ½ log|H + d I| − ½ d ‖theta_MAP‖²
 
-Targets are predicted in closed form, phi' Σ phi being ``model``; for classes draws of theta are averaged.
+A network that fits its points exactly has no curvature left, and the evidence then knows the prior alone. Targets are
+predicted in closed form, phi' Σ phi being ``model``; for classes draws of theta are averaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,7 +49,8 @@ class Laplace(Method):
     Args:
         net: a tensor in, outputs of shape (n, head.n_outputs) out; its last layer is an `nn.Linear`.
         head: `Softmax`, or `MeanVariance` with a noise that points share.
-        prior_precision: of the last layer's weights; None: the one that maximises the evidence.
+        prior_precision: of the last layer's weights; None: the one under which points that were held out are most
+            likely, or, if none were, the one that maximises the evidence.
         samples: draws for classes.
         seed: of these draws.
 
@@ -106,7 +109,10 @@ class Laplace(Method):
         return f, phi if last.bias is None else torch.cat([phi, torch.ones_like(phi[..., :1])], -1)
 
     def forward(self, x: Tensor | Moments) -> Predictive:
-        f, phi = self.read(x)
+        return self._given(*self.read(x))
+
+    def _given(self, f: Tensor, phi: Tensor) -> Predictive:
+        """The prediction from outputs and what the last layer reads. shapes: (n, n_outputs), (n, width)"""
         if isinstance(self.head, MeanVariance):
             m, _, log_noise = self.head.split(f)
             model = ((phi @ self.covariance) * phi).sum(-1).mT
@@ -117,26 +123,49 @@ class Laplace(Method):
         """−mean log p(y | x) of the network as a point. shape: ()"""
         return -batch.mean(self.head.log_marginal(known(self.net(batch.x)), batch.y))
 
-    def conclude(self, batches: Iterable[Batch]) -> None:
+    def conclude(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
         """The posterior of the last layer, given the others."""
         last = self.last
         theta = last.weight if last.bias is None else torch.cat([last.weight, last.bias[:, None]], 1)
         theta = theta.detach().double()  # shape: (outputs, width)
         if isinstance(self.head, MeanVariance):
             curvature = self._of_targets(batches)  # shape: (outputs, width, width)
-            ratios = [self._precision(h, t) for h, t in zip(curvature, theta, strict=True)]
-            eye = torch.eye(curvature.shape[-1]).to(curvature)
-            posterior = torch.stack([torch.linalg.inv(h + d * eye) for h, d in zip(curvature, ratios, strict=True)])
-            self.covariance.copy_(posterior)
-            return
-        curvature = self._of_classes(batches)  # shape: (outputs · width, outputs · width)
-        values, basis = torch.linalg.eigh(curvature)
-        root = basis / (values.clamp_min(0.0) + self._precision(curvature, theta.flatten())).sqrt()
-        noise = torch.randn(self.samples, len(values), generator=torch.Generator().manual_seed(self.seed)).to(root)
-        self.draws.copy_((noise @ root.T).reshape(self.draws.shape))
+        else:
+            curvature, theta = self._of_classes(batches)[None], theta.reshape(1, -1)
+        spectra = [torch.linalg.eigh(part) for part in curvature]
+        judges = list(held_out) if self.prior_precision is None else []
+        if self.prior_precision is not None:
+            chosen = [self.prior_precision] * len(spectra)
+        elif judges:
+            chosen = [self._best_for(judges, spectra)] * len(spectra)
+        else:
+            chosen = [best_precision(part, own) for part, own in zip(curvature, theta, strict=True)]
+        self._put(spectra, chosen)
 
-    def _precision(self, curvature: Tensor, theta: Tensor) -> float:
-        return best_precision(curvature, theta) if self.prior_precision is None else self.prior_precision
+    def _put(self, spectra: Sequence[tuple[Tensor, Tensor]], precisions: Sequence[float]) -> None:
+        """The posterior under prior precisions, of all classes or of each target."""
+        pairs = zip(spectra, precisions, strict=True)
+        roots = [basis / (values.clamp_min(0.0) + d).sqrt() for (values, basis), d in pairs]
+        if isinstance(self.head, MeanVariance):
+            self.covariance.copy_(torch.stack([root @ root.T for root in roots]))
+            return
+        generator = torch.Generator().manual_seed(self.seed)
+        noise = torch.randn(self.samples, len(roots[0]), generator=generator).to(roots[0])
+        self.draws.copy_((noise @ roots[0].T).reshape(self.draws.shape))
+
+    def _best_for(self, judges: Sequence[Batch], spectra: Sequence[tuple[Tensor, Tensor]]) -> float:
+        """The prior precision under which points that were held out are most likely."""
+        read = [(*self.read(batch.x), batch) for batch in judges]
+
+        def likelihood(precision: float) -> float:
+            self._put(spectra, [precision] * len(spectra))
+            total = 0.0
+            for f, phi, batch in read:
+                log_p = self._given(f, phi).log_prob(self.head.check_targets(batch.y, f.shape[:-1])).double()
+                total += (log_p if batch.weight is None else log_p * batch.weight.double()).sum().item()
+            return total
+
+        return max(PRECISIONS[::5].tolist(), key=likelihood)
 
     def _of_targets(self, batches: Iterable[Batch]) -> Tensor:
         """Σ phi phi' / noise, for each target. shape: (outputs, width, width)"""

@@ -19,6 +19,7 @@ only: a class has no Gaussian log Z.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -27,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bedl import native
 from bedl.methods.base import Method
 from bedl.methods.networks import widths_of
 from bedl.methods.registry import Problem, register
@@ -34,7 +36,7 @@ from bedl.moments import Moments, as_moments
 from bedl.predictive import NormalPredictive
 from bedl.special import normal_cdf, normal_pdf
 
-__all__ = ["PBP"]
+__all__ = ["PBP", "Posterior"]
 
 START = 6.0  # shape and rate of the gamma distributions: as if three numbers of variance 1 had been seen
 LEAST, MOST = 1e-100, 1e6  # variances: of weights, and of a cavity
@@ -109,13 +111,53 @@ class PBP(Method):
     # -- learning ---------------------------------------------------------------------------------
     @torch.no_grad()
     def fit(self, x: Tensor, y: Tensor) -> None:
-        x, y = self.front(x), y.reshape(len(y), -1)
+        x, y = self.front(x).double().contiguous(), y.reshape(len(y), -1).double().contiguous()
         order = torch.Generator().manual_seed(self.seed)
-        prior = _Prior(self.layers)
+        posterior = Posterior(self.layers, self.noise_shape, self.noise_rate)
         for _ in range(self.passes):
-            for number in torch.randperm(len(x), generator=order).tolist():
-                self._take_in(x[number], y[number])
-            prior.refine(self.layers)
+            posterior.take_in(x, y, torch.randperm(len(x), generator=order))
+            posterior.refine()
+        for (m, v), (new_m, new_v) in zip(self.layers, posterior.layers, strict=True):
+            m.copy_(new_m), v.copy_(new_v)
+        self.noise_shape.copy_(posterior.noise_shape)
+        self.noise_rate.copy_(posterior.noise_rate)
+
+
+class Posterior:
+    """What is known so far: a copy, in double precision, of weights and noise, and the factors of the prior.
+
+    A point changes everything by a little and points are many: rounded to float32, small variances would not move.
+    On a CPU a kernel does the work where there is one; what is below is its reference.
+
+    Args:
+        layers: means and variances of the weights. shapes: (width, fan-in + 1)
+        noise_shape, noise_rate: of the targets' noise precisions. shape: (targets,)
+    """
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], noise_shape: Tensor, noise_rate: Tensor):
+        self.mean, self.variance = (torch.cat([pair[k].reshape(-1).double() for pair in layers]) for k in (0, 1))
+        counts, shapes = [m.numel() for m, _ in layers], [m.shape for m, _ in layers]
+        parts = zip(self.mean.split(counts), self.variance.split(counts), shapes, strict=True)
+        self.layers = [(m.view(shape), v.view(shape)) for m, v, shape in parts]
+        self.noise_shape, self.noise_rate = noise_shape.double().clone(), noise_rate.double().clone()
+        self.prior = _Prior(len(self.mean))
+        self.sizes = [shapes[0][1] - 1, *(shape[0] for shape in shapes)]
+
+    def take_in(self, x: Tensor, y: Tensor, order: Tensor) -> None:
+        """All points, one after the other. shapes: (n, features), (n, targets), (n,)"""
+        if native.is_built() and x.device.type == "cpu":
+            state = self.mean, self.variance, self.noise_shape, self.noise_rate
+            native.pbp.take_in(self.sizes, x, y, order, *state)
+            return
+        for number in order.tolist():
+            self._take_in(x[number], y[number])
+
+    def refine(self) -> None:
+        """The prior's factors, each in turn."""
+        if native.is_built() and self.mean.device.type == "cpu":
+            native.pbp.refine(self.mean, self.variance, self.prior.factors, self.prior.both)
+        else:
+            self.prior.refine(self.mean, self.variance)
 
     def _take_in(self, x: Tensor, y: Tensor) -> None:
         """One point. shapes: (features,), (targets,)"""
@@ -194,29 +236,25 @@ class _Prior:
     lambda. Each factor is refined in turn, because all of them share lambda.
     """
 
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]):
-        n = sum(m.numel() for m, _ in layers)
-        self.shape, self.rate = START, START
-        self.linear, self.precision = [0.0] * n, [(START - 1) / START] * n
-        self.factor_shape, self.factor_rate = [0.0] * n, [0.0] * n
+    def __init__(self, n: int):
+        self.linear, self.precision = array("d", [0.0]) * n, array("d", [(START - 1) / START]) * n
+        self.factor_shape, self.factor_rate = array("d", [0.0]) * n, array("d", [0.0]) * n
+        self.both = array("d", [START, START])  # shape and rate of lambda
 
-    def refine(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """One round over the factors; changes means and variances in place."""
-        means = torch.cat([m.reshape(-1) for m, _ in layers]).tolist()
-        variances = torch.cat([v.reshape(-1) for _, v in layers]).tolist()
-        for i, (m, v) in enumerate(zip(means, variances, strict=True)):
-            means[i], variances[i] = self._refined(i, m, v)
-        place = 0
-        for m, v in layers:
-            part = slice(place, place + m.numel())
-            m.copy_(torch.tensor(means[part]).to(m).reshape(m.shape))
-            v.copy_(torch.tensor(variances[part]).to(v).reshape(v.shape))
-            place += m.numel()
+    @property
+    def factors(self) -> tuple[array[float], ...]:
+        return self.linear, self.precision, self.factor_shape, self.factor_rate
+
+    def refine(self, mean: Tensor, variance: Tensor) -> None:
+        """One round over the factors; changes means and variances in place. shapes: (n,), (n,)"""
+        pairs = zip(mean.tolist(), variance.tolist(), strict=True)
+        new = torch.tensor([self._refined(i, m, v) for i, (m, v) in enumerate(pairs)], dtype=mean.dtype)
+        mean.copy_(new[:, 0]), variance.copy_(new[:, 1])
 
     def _refined(self, i: int, m: float, v: float) -> tuple[float, float]:
         """The new mean and variance of weight i, and its factor."""
         precision, linear = 1 / v - self.precision[i], m / v - self.linear[i]
-        shape, rate = self.shape - self.factor_shape[i], self.rate - self.factor_rate[i]
+        shape, rate = self.both[0] - self.factor_shape[i], self.both[1] - self.factor_rate[i]
         if not (precision > 1 / MOST and rate > 0 and shape > 1):
             return m, v
         mean, variance = linear / precision, 1 / precision
@@ -225,14 +263,19 @@ class _Prior:
         by_mean, by_variance = -mean / spread[0], 0.5 * (mean**2 / spread[0] - 1) / spread[0]
         new_m = mean + variance * by_mean
         new_v = variance - variance**2 * (by_mean**2 - 2 * by_variance)
-        a = math.exp(z2 - 2 * z1 + z) * (shape + 1) / shape - 1
-        b = math.exp(z2 - z1) * (shape + 1) / rate - math.exp(z1 - z) * shape / rate
-        if not (new_v > 0 and a > 0 and b > 0):
+        a = _exp(z2 - 2 * z1 + z) * (shape + 1) / shape - 1
+        b = _exp(z2 - z1) * (shape + 1) / rate - _exp(z1 - z) * shape / rate
+        if not (new_v > 0 and 0 < a < math.inf and 0 < b < math.inf):
             return m, v
         self.precision[i], self.linear[i] = 1 / new_v - precision, new_m / new_v - linear
         self.factor_shape[i], self.factor_rate[i] = 1 / a - shape, 1 / b - rate
-        self.shape, self.rate = 1 / a, 1 / b
+        self.both[:] = array("d", [1 / a, 1 / b])
         return new_m, new_v
+
+
+def _exp(x: float) -> float:
+    """e^x, infinite where it is too large for a number."""
+    return math.exp(x) if x < 709 else math.inf
 
 
 @register(

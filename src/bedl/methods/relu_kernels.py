@@ -24,9 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bedl import native
+
 __all__ = ["Convolution", "DenseKernel", "ImageKernel", "Pairs", "Residual", "relu", "relu_covariance"]
 
-LARGEST = 2**22  # numbers in a block of covariances
+LARGEST = 2**17  # numbers in a block of covariances: more than a cache holds take longer
 
 
 def relu_covariance(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -118,6 +120,26 @@ def _through(layers: Sequence[Layer], pairs: Pairs) -> Pairs:
     return pairs
 
 
+def _steps(layers: Sequence[Layer], depth: int = 0) -> list[native.image_kernel.Step] | None:
+    """Layers as `bedl.native.image_kernel` takes them; None if there are others, or blocks too deep in each other."""
+    steps: list[native.image_kernel.Step] = []
+    for layer in layers:
+        if layer is relu:
+            steps.append(("relu", 0, 1, 0.0, 0.0))
+        elif type(layer) is Convolution:
+            kind = "mean" if layer.size is None else "convolution"
+            steps.append((kind, layer.size or 0, layer.stride, layer.weight, layer.bias))
+        elif type(layer) is Residual and depth < native.image_kernel.DEEPEST:
+            shortcut, branch = _steps(layer.shortcut, depth + 1), _steps(layer.branch, depth + 1)
+            if shortcut is None or branch is None:
+                return None
+            mark = (0, 1, 0.0, 0.0)
+            steps += [("keep", *mark), *shortcut, ("swap", *mark), *branch, ("add", *mark)]
+        else:
+            return None
+    return steps
+
+
 class DenseKernel:
     """The kernel of a dense ReLU network of `depth` hidden layers.
 
@@ -170,13 +192,33 @@ class ImageKernel:
         self.image, self.layers = image, list(layers)
 
     def __call__(self, x: Tensor, z: Tensor) -> Tensor:
-        """Covariances of all pairs, in blocks. x: shape (n, d), z: shape (m, d); result: shape (n, m)"""
+        """Covariances of all pairs, in blocks. x: shape (n, d), z: shape (m, d); result: shape (n, m)
+
+        Of one tensor with itself, half of them are computed. A kernel in C does the work where there is one, and the
+        layers are those of this module.
+        """
+        symmetric = x is z
+        x, z = self._images(x), self._images(z)
+        program = self._program(x, z)
+        if program is not None:
+            return native.image_kernel.covariances(program, x, z, symmetric)
         places = self.image[1] * self.image[2]
         columns = max(1, min(len(z), LARGEST // places))
         rows = max(1, LARGEST // (places * columns))
-        x, z = self._images(x), self._images(z)
-        found = [torch.cat([self._block(a, b) for b in z.split(columns)], 1) for a in x.split(rows)]
-        return torch.cat(found) if found else x.new_empty(0, len(z))
+        found = x.new_zeros(len(x), len(z))
+        for i in range(0, len(x), rows):
+            for j in range(0, len(z), columns):
+                if not symmetric or j + columns > i:
+                    found[i : i + rows, j : j + columns] = self._block(x[i : i + rows], z[j : j + columns])
+        return found.triu() + found.triu(1).T if symmetric else found
+
+    def _program(self, *images: Tensor) -> native.image_kernel.Program | None:
+        """The network for the kernel in C, if that can take it and these images; else None."""
+        steps = _steps(self.layers)
+        suits = all(x.dtype is torch.float64 and x.device.type == "cpu" and len(x) for x in images)
+        if steps is None or not suits or not native.is_built():
+            return None
+        return native.image_kernel.Program(steps, self.image)
 
     def diagonal(self, x: Tensor) -> Tensor:
         """Variances. x: shape (n, d); result: shape (n,)"""

@@ -2,14 +2,16 @@
 
     maximise  Σ_n E_q(f) log p(y_n | f(x_n)) − KL(q(u) ‖ p(u)),   u = f(Z),   q(u) = N(m, S)
 
-For real targets the noise is normal and the bound is that of M. Titsias, "Variational Learning of Inducing Variables in
-Sparse Gaussian Processes", AISTATS 2009, at the best q(u); for classes, a softmax of one process per class, J. Hensman,
-A. Matthews, Z. Ghahramani, "Scalable Variational Gaussian Process Classification", AISTATS 2015. Built on GPyTorch
-(J. Gardner et al., NeurIPS 2018); computed in double precision. 50 inducing points, as in the paper that bedl follows.
+For real targets the noise is normal, the best q(u) has a closed form and the bound is that of M. Titsias, "Variational
+Learning of Inducing Variables in Sparse Gaussian Processes", AISTATS 2009 (`bedl.methods.collapsed`); for classes, a
+softmax of one process per class, J. Hensman, A. Matthews, Z. Ghahramani, "Scalable Variational Gaussian Process
+Classification", AISTATS 2015. Built on GPyTorch (J. Gardner et al., NeurIPS 2018); computed in double precision. 50
+inducing points, as in the paper that bedl follows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from bedl.heads import ExpectedMeanVariance, ExpectedSoftmax
+from bedl.heads.mean_variance import LEAST_NOISE
 from bedl.methods.base import Method
+from bedl.methods.collapsed import collapsed_bound, maximise, put_best_values
 from bedl.methods.exact_gp import refuse_export
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
@@ -27,6 +31,7 @@ from bedl.predictive import Predictive
 __all__ = ["SparseGP", "head_for"]
 
 NOISE = 10.0  # precision at the start, of targets whose variance is 1
+MOST_PRECISION = -math.log(LEAST_NOISE)  # its logarithm
 
 
 class SparseGP(Method):
@@ -36,9 +41,9 @@ class SparseGP(Method):
         latent: makes the processes, see `bedl.methods.gpytorch_models.latent`.
         head: the likelihood.
         front: what stands in front of them.
-        steps: of Adam.
-        lr: its learning rate, which falls to a tenth.
-        batch_size: points per step.
+        steps: of Adam; of L-BFGS where q(u) has a closed form, that is for real targets and kernels of points.
+        lr: of Adam, a learning rate that falls to a tenth.
+        batch_size: points per step of Adam.
     """
 
     def __init__(
@@ -94,16 +99,36 @@ class SparseGP(Method):
         order = torch.Generator().manual_seed(self.seed)
         self.latent.start(z, order)
         self.train()
+        with seeded(z.device, self.seed), torch.enable_grad():
+            if self.latent.is_of_points and isinstance(self.head, ExpectedMeanVariance):
+                self._fit_collapsed(z, y, counts)
+            else:
+                self._fit_by_steps(z, y, counts, order)
+        self.eval()
+
+    def _fit_collapsed(self, z: Tensor, y: Tensor, weight: Tensor) -> None:
+        """Kernels, noise and inducing points, q(u) being always the best one."""
+        latent, head = self.latent, self.head
+        assert isinstance(head, ExpectedMeanVariance)
+        rate = head.log_precision.detach().double().requires_grad_()
+
+        def value() -> Tensor:
+            return collapsed_bound(latent, rate.clamp_max(MOST_PRECISION), z, y, weight)[0] / weight.sum()
+
+        maximise(value, [*latent.hyperparameters(), rate], self.steps)  # inducing points are among them
+        rate = rate.detach().clamp_max(MOST_PRECISION)
+        head.log_precision.data.copy_(rate)
+        put_best_values(latent, rate, z, y, weight)
+
+    def _fit_by_steps(self, z: Tensor, y: Tensor, weight: Tensor, order: torch.Generator) -> None:
         optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], self.lr)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1 ** (1 / self.steps))
-        with seeded(z.device, self.seed), torch.enable_grad():
-            for _ in range(self.steps):
-                rows = torch.randperm(len(z), generator=order)[: self.batch_size].to(z.device)
-                optimizer.zero_grad()
-                self.negative_bound(z[rows], y[rows], counts[rows], counts.sum()).backward()
-                optimizer.step()
-                schedule.step()
-        self.eval()
+        for _ in range(self.steps):
+            rows = torch.randperm(len(z), generator=order)[: self.batch_size].to(z.device)
+            optimizer.zero_grad()
+            self.negative_bound(z[rows], y[rows], weight[rows], weight.sum()).backward()
+            optimizer.step()
+            schedule.step()
 
     def negative_bound(self, z: Tensor, y: Tensor, weight: Tensor, total: Tensor) -> Tensor:
         """−bound / total, by some points. z: shape (n, features), weight: shape (n,), total: of all weights; ()"""
@@ -126,14 +151,14 @@ def head_for(problem: Problem) -> ExpectedMeanVariance | ExpectedSoftmax:
     needs=("gpytorch",),
     extra="gp",
 )
-def sparse_gp(problem: Problem, inducing: int = 50, steps: int = 1000, lr: float = 0.03) -> SparseGP:
+def sparse_gp(problem: Problem, inducing: int = 50, steps: int | None = None, lr: float = 0.03) -> SparseGP:
     """A squared-exponential kernel with a length scale per column, for each target or class.
 
     Args:
         problem: what it is for.
         inducing: points that the process is known by.
-        steps: of learning, of up to 256 rows each.
-        lr: learning rate.
+        steps: of learning; None: for targets at most 300 of L-BFGS on all rows, for classes 1,000 of Adam on 256 rows.
+        lr: learning rate, for classes.
     """
     if problem.net is not None:
         raise ValueError("method 'sparse-gp' has a kernel and no network; leave net out, or name another method")
@@ -141,4 +166,5 @@ def sparse_gp(problem: Problem, inducing: int = 50, steps: int = 1000, lr: float
 
     n_features = torch.Size(problem.input_shape).numel()
     front = None if problem.front is None else problem.front()
-    return SparseGP(lambda: Latent(n_features, problem.n_targets, inducing), head_for(problem), front, steps, lr)
+    taken = steps if steps is not None else 300 if problem.task == "regression" else 1000
+    return SparseGP(lambda: Latent(n_features, problem.n_targets, inducing), head_for(problem), front, taken, lr)

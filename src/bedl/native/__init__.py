@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from bedl.native import _image_kernel as image_kernel
+from bedl.native import _pbp as pbp
 from bedl.native import _training as training
 from bedl.native._kernels import Small, data_entropy, is_built, normal_parts, small_network
 from bedl.native._operators import clocks, clocks_and_slopes, rectified, rectified_gradients
 
 __all__ = [
-    "Small", "clocks", "clocks_and_slopes", "data_entropy", "is_built", "normal_parts", "rectified",
-    "rectified_gradients",
-    "small_network", "suits", "training",
+    "Small", "clocks", "clocks_and_slopes", "data_entropy", "image_kernel", "is_built", "normal_parts", "pbp",
+    "rectified", "rectified_gradients", "small_network", "suits", "training",
 ]  # fmt: skip
 
 

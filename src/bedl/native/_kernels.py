@@ -36,6 +36,12 @@ _SIGNATURES = {
     "bedl_columns_gradients": [*[_COUNT] * 6, *[_POINTER] * 9],
     "bedl_normal_loss": [*[_COUNT] * 5, _NUMBER, _NUMBER, *[_POINTER] * 8],
     "bedl_dirichlet_loss": [*[_COUNT] * 6, _NUMBER, *[_POINTER] * 10],
+    # see `_pbp`
+    "bedl_pbp_pass": [_COUNT, _POINTER, _COUNT, *[_POINTER] * 7],
+    "bedl_pbp_refine": [_COUNT, *[_POINTER] * 7],
+    # see `_image_kernel`
+    "bedl_image_variances": [_COUNT, *[_POINTER] * 5, *[_COUNT] * 3, *[_POINTER] * 3],
+    "bedl_image_covariances": [_COUNT, *[_POINTER] * 5, *[_COUNT] * 7, *[_POINTER] * 5],
 }
 
 

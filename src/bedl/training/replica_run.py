@@ -18,7 +18,7 @@ from bedl.training.checkpoint import CheckpointError, Checkpoints, Pace, resume_
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
-from bedl.training.replica_data import ReplicaBatches, Rows
+from bedl.training.replica_data import Joined, ReplicaBatches, Rows
 from bedl.training.replica_feed import Feed, Preparation
 from bedl.training.replica_going import Going
 from bedl.training.replica_stopping import ReplicaWatch
@@ -103,16 +103,16 @@ class ReplicaRun:
             if method.concludes:
                 with torch.no_grad():
                     method.to(self.stacked.device).eval()
-                    method.conclude(self._whole(number))
+                    judges = () if self.watch is None else self._whole(number, self.watch.points)
+                    method.conclude(self._whole(number, self.batches.joined), judges)
 
-    def _whole(self, replica: int, chunk: int = 1024) -> Iterator[Batch]:
-        """A replica's training set in parts."""
-        joined = self.batches.joined
+    def _whole(self, replica: int, joined: Joined, chunk: int = 1024) -> Iterator[Batch]:
+        """A replica's own points in parts."""
         own = joined.places[replica]
         for start in range(0, len(own), chunk):
             part = joined.rows([own[start : start + chunk]])
             weight = None if part.weight is None else part.weight[0]
-            yield Batch(part.x[0], part.y[0], joined.n_train[replica], weight)
+            yield Batch(part.x[0], part.y[0], self.batches.joined.n_train[replica], weight)
 
     @property
     def _stopped(self) -> list[bool]:

@@ -123,11 +123,12 @@ class Run:
         if self.method.concludes:
             with torch.no_grad():
                 self.method.eval()
-                self.method.conclude(self._whole())
+                judges = () if self.validation is None else self._whole(self.validation)
+                self.method.conclude(self._whole(self.points), judges)
 
-    def _whole(self, chunk: int = 1024) -> Iterator[Batch]:
-        """The training set in parts, on the device."""
-        for fetched in self.points.everything(0, 1, chunk):
+    def _whole(self, points: Points, chunk: int = 1024) -> Iterator[Batch]:
+        """A set in parts, on the device."""
+        for fetched in points.everything(0, 1, chunk):
             x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
             yield Batch(x, y, self.points.n_train, weight)
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from bedl.bench.cells import Cell, Choice, Outcome
 from bedl.bench.published import uci_log_likelihoods
-from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, fit_and_score
+from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, fit_and_score, retold, same_runs
 from bedl.bench.table import Published, Root, Table
+from bedl.rows import Row
 
 __all__ = ["FOLDERS", "TABLE", "UCI"]
 
@@ -50,6 +51,12 @@ class UCI(Table):
 
     def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[Outcome]:
         return fit_and_score(cells, [_parts(cell, root) for cell in cells])
+
+    def same_runs(self, cell: Cell) -> Sequence[Cell]:
+        return same_runs(cell)
+
+    def retold(self, cell: Cell, row: Row) -> Row:
+        return retold(cell, row)
 
     def published(self) -> Sequence[Published]:
         return uci_log_likelihoods()

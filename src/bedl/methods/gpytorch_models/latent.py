@@ -28,10 +28,15 @@ class Latent(ApproximateGP):
         inducing: points of each.
     """
 
+    is_of_points = True  # inducing values are values of the process, so that `covariances` says all
+    jitter: float | None = 1e-8  # on variances of about 1; small, as the least noise of targets is 1e-6
+
     def __init__(self, n_features: int, n_outputs: int, inducing: int):
         batch = torch.Size([n_outputs])
         values = CholeskyVariationalDistribution(inducing, batch_shape=batch)
-        super().__init__(self.strategy()(self, torch.zeros(n_outputs, inducing, n_features), values))
+        super().__init__(
+            self.strategy()(self, torch.zeros(n_outputs, inducing, n_features), values, jitter_val=self.jitter)
+        )
         self.mean_module = ConstantMean(batch_shape=batch)
         kernel = RBFKernel(ard_num_dims=n_features, batch_shape=batch)
         kernel.lengthscale = math.sqrt(n_features)  # about the distance of two standardised points
@@ -47,6 +52,13 @@ class Latent(ApproximateGP):
 
     def forward(self, x: Tensor) -> MultivariateNormal:
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def covariances(self, a: Tensor, b: Tensor) -> Tensor:
+        """Of the processes, in plain operations, as they are asked for often. shapes: (O, m, d), (n, d) -> (O, m, n)"""
+        kernel: Any = self.covar_module
+        a, b = a / kernel.base_kernel.lengthscale, b / kernel.base_kernel.lengthscale
+        near = a @ b.mT - 0.5 * a.square().sum(-1)[..., None] - 0.5 * b.square().sum(-1)[..., None, :]
+        return kernel.outputscale[:, None, None] * near.clamp_max(0.0).exp()
 
     def start(self, x: Tensor, generator: torch.Generator) -> None:
         """Put the inducing points on rows of x, and a little beside them. x: shape (n, features)"""
@@ -74,6 +86,9 @@ class PatchLatent(Latent):
         n_outputs: how many processes.
         inducing: patches of each.
     """
+
+    is_of_points = False
+    jitter = None  # as GPyTorch has it: patches may be all but equal
 
     def __init__(self, image: tuple[int, int, int], size: tuple[int, int], n_outputs: int, inducing: int):
         self.image, self.size = image, size
