@@ -90,7 +90,8 @@ def export(
         if check or precision != "float32":
             points = points_around(prepared)
             truth = prepared.run(points)
-            outputs = OnnxModel(temporary).predict(prepared.inputs.together([part.numpy() for part in points]))
+            given = prepared.inputs.together([part.numpy() for part in points])
+            outputs = OnnxModel(temporary).predict(given, chunk=prepared.rows)
             found = compare(task, truth, outputs, strict=precision == "float32")
             if precision != "float32":
                 found["loss"] = task.cost(truth, outputs)
