@@ -75,8 +75,8 @@ def exported(net: torch.nn.Module, inputs: tuple) -> str:
     """How far an export is from the network, or why there is none."""
     with torch.no_grad():
         y: Any = output(net(*inputs))
-    head: Any = MeanVariance(y.shape[1 if y.dim() == 4 else -1], noise="fixed", precision=1e6)
-    head.dim = 1 if y.dim() == 4 else -1
+    dim = 1 if y.dim() == 4 else -1
+    head = MeanVariance(y.shape[dim], noise="fixed", precision=1e6, dim=dim)
     with tempfile.TemporaryDirectory() as folder:
         try:
             report = bedl.export(bedl.BEDL(net, head, None), f"{folder}/net.onnx", example=inputs[0])
