@@ -95,12 +95,12 @@ def main(names: Sequence[str]) -> None:
     unknown = sorted(set(names) - set(ARCHITECTURES))
     if unknown:
         sys.exit(f"no network is called {', '.join(unknown)}; there are {', '.join(ARCHITECTURES)}")
-    rows = written() if names else {}
+    rows = written()
     for name in names or ARCHITECTURES:
         rows[name] = row(name)
         print(rows[name], flush=True)
-    kept = [rows[name] for name in ARCHITECTURES if name in rows]
-    PAGE.write_text("\n".join([HEAD.format(draws=DRAWS), *kept]) + "\n", encoding="utf-8")
+        kept = [rows[other] for other in ARCHITECTURES if other in rows]
+        PAGE.write_text("\n".join([HEAD.format(draws=DRAWS), *kept]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
