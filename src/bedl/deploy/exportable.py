@@ -175,6 +175,7 @@ def capture(prepared: Prepared) -> torch.export.ExportedProgram:
             f"torch.export could not capture the network for batches of any size: {error}\n"
             "Control flow that depends on values, or a reshape to a fixed number of rows, are the usual causes."
         ) from error
+    prepared.inputs.refuse_written_out(_shapes_of_inputs(program))
     program.graph_module.graph.eliminate_dead_code()
     random = sorted({str(node.target) for node in program.graph.nodes if _is_random(node.target)})
     if random:
@@ -183,6 +184,12 @@ def capture(prepared: Prepared) -> torch.export.ExportedProgram:
             "use a head in closed form rather than Sampled(head), and leave `with bedl.sampled(...)`"
         )
     return program
+
+
+def _shapes_of_inputs(program: torch.export.ExportedProgram) -> list[Sequence[Any]]:
+    """Numbers where a length is fixed, symbols where it may vary."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    return [values[name].shape for name in program.graph_signature.user_inputs]
 
 
 def _is_random(target: Any) -> bool:
