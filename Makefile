@@ -111,7 +111,7 @@ docs: $(STAMP) ## generate docs/operations.md from the table of rules, docs/api.
 	$(BIN)/python tools/api.py > docs/api.md || { rm -f docs/api.md; exit 1; }
 
 architectures: $(STAMP) ## which published architectures work, approximate or are refused: docs/architectures.md (minutes)
-	$(BIN)/python -m tools.architectures > docs/architectures.md || { rm -f docs/architectures.md; exit 1; }
+	$(BIN)/python -m tools.architectures $(ARGS)
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build demo dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -51,7 +51,7 @@ SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
     ("variance_correction", "std over the drawn one, before: ", (0.3, 0.85), (0.3, 0.85)),
     ("variance_correction", "std over the drawn one, after: ", (0.9, 1.1), (0.9, 1.1)),
     ("segmentation", "accuracy of pixels: ", (0.6, 1), (0.9, 1)),
-    ("segmentation", "epistemic there, stripes over scenes: ", (0.5, 3), (1.15, 3)),
+    ("segmentation", "epistemic there, stripes over scenes: ", (0.5, 6), (1.15, 6)),
     ("text", "accuracy, one tone: ", (0.8, 1), (0.97, 1)),
     ("text", "mean entropy, one tone: ", (0, 0.6), (0, 0.3)),
     ("text", "mean entropy, two tones: ", (0.35, 1), (0.5, 1)),

@@ -27,8 +27,7 @@ def test_mean_and_var_are_tensor_methods_not_fields():
     x = Moments(torch.ones(2, 3, 4, 4), 1.0)
     y = x.mean((2, 3))
     torch.testing.assert_close(y.variance, torch.full((2, 3), 1 / 16))
-    with pytest.raises(UnsupportedOperationError, match=r"torch\.Tensor\.var"):
-        x.var()
+    assert isinstance(x.var(), Moments)
 
 
 def test_variance_broadcasts():
@@ -96,7 +95,7 @@ def test_unknown_operation_names_function_path_and_remedies():
 @pytest.mark.parametrize("operation", [
     lambda x: x > 0, lambda x: x == 0, lambda x: bool(x), lambda x: float(x), lambda x: int(x), lambda x: x.argmax(),
     lambda x: x.numpy(), lambda x: torch.gcd(x, x), lambda x: x % 2, lambda x: x**x, lambda x: x.item(),
-    lambda x: torch.ones(1)[x], lambda x: x.median(), lambda x: x // 2, lambda x: x.norm(), lambda x: torch.svd(x),
+    lambda x: torch.ones(1)[x], lambda x: x.median(), lambda x: x // 2, lambda x: x.norm(p=1), lambda x: torch.svd(x),
     lambda x: torch.ones(1).add_(x), lambda x: torch.ones(1).__setitem__(0, x), lambda x: x.tolist(),
     lambda x: x.round(), lambda x: torch.where(x, 1.0, 2.0), lambda x: x.bernoulli(),
     lambda x: F.cross_entropy(x[None], torch.zeros(1, dtype=torch.long)), lambda x: torch.lerp(x, x, x),

@@ -189,6 +189,22 @@ def test_an_axis_that_a_layer_fixes_is_named(name, tmp_path):
     assert not (tmp_path / "model.onnx").exists()
 
 
+class Steps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.RNN(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(self.layer(x)[0][:, -1])
+
+
+def test_a_loop_that_is_written_out_is_named(tmp_path):
+    """The network takes sequences of any length, its graph those of the example's alone."""
+    with pytest.raises(ExportError, match=r"^axis 1 of x was to vary, .* for the length 5 alone: a loop .*dynamic="):
+        export(bedl_of(Steps, bedl.Normal(1)), tmp_path / "model.onnx", example=torch.rand(4, 5, 3), dynamic=(1,))
+    assert not (tmp_path / "model.onnx").exists()
+
+
 def test_lengths_are_tried_that_some_networks_want():
     """Even ones, squares, a longest one."""
     for takes in (lambda x: x.shape[2] == x.shape[3], lambda x: x.shape[2] % 8 == 0, lambda x: x.shape[2] <= 8):

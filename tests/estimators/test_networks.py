@@ -12,7 +12,7 @@ import torch
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from bedl import GaussianLinear, Moments, bayesianize
+from bedl import GaussianLinear, Moments, bayesianize, sampled
 from bedl.estimators import BEDLClassifier, BEDLRegressor, inputs
 from bedl.estimators.inputs import column_moments, held_out
 from bedl.methods import Ensemble
@@ -59,6 +59,40 @@ def test_images() -> None:
     assert model.predict_proba(X[:3]).shape == (3, 2)
     with pytest.raises(ValueError, match="was fitted on"):
         model.predict(X[:, :, :5])
+
+
+def averaged(shape: tuple[int, ...], k: int) -> nn.Module:
+    """Positions share the draws of two convolutions."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(4, k),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ensemble", [1, 2])
+def test_a_net_that_averages_over_positions_is_corrected_as_by_fit(ensemble: int, tmp_path: Path) -> None:
+    """Against draws of the weights; also when loaded, and taken back before the weights change again."""
+    X = np.random.default_rng(0).random((96, 1, 6, 6)).astype(np.float32)
+    y = X[:, 0, :3].mean((1, 2)) > X[:, 0, 3:].mean((1, 2))
+    settings = {**QUICK, "epochs": 30, "batch_size": 16, "early_stopping": False, "ensemble": ensemble}
+    model = BEDLClassifier(**settings, net=averaged).fit(X, y)
+    assert all(is_corrected(member) for member in model._members())
+    member, inputs = model._members()[0], torch.from_numpy(X[:32])
+    with torch.no_grad():
+        one_pass = member.outputs(inputs).variance.sqrt()
+        with sampled(member):
+            drawn = torch.stack([member.net(inputs) for _ in range(400)]).std(0)
+    assert float(one_pass.mean() / drawn.mean()) == pytest.approx(1, abs=0.1)
+    model.save(tmp_path / "model")
+    again = BEDLClassifier.load(tmp_path / "model", net=averaged)
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    model.partial_fit(X, y)
+    assert not any(is_corrected(member) for member in model._members())
+
+
+def is_corrected(member: nn.Module) -> bool:
+    return any(getattr(layer, "covariance_factor", None) is not None for layer in member.modules())
 
 
 @pytest.mark.parametrize(

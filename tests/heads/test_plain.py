@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch.distributions import Normal
 
 from bedl.errors import BEDLError
-from bedl.heads import MeanVariance, Softmax
+from bedl.heads import ExpectedMeanVariance, ExpectedSoftmax, MeanVariance, Softmax
 from bedl.moments import Moments
+from bedl.objectives import Batch
 
 
 def test_softmax_is_cross_entropy() -> None:
@@ -22,6 +23,49 @@ def test_softmax_is_cross_entropy() -> None:
     assert float(p.vacuity.max()) == 0
     with pytest.raises(BEDLError, match="no prior"):
         head.kl(f)
+
+
+LABELS = {
+    "ignored": {"ignore_index": 255},
+    "weighted": {"class_weight": torch.tensor([1.0, 2.0, 0.5])},
+    "smoothed": {"label_smoothing": 0.2},
+    "soft": {},
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_maps_are_scored_as_cross_entropy_scores_them(name: str) -> None:
+    """Also where the outputs are Moments that do not vary, by another route."""
+    f, y = 2 * torch.randn(4, 3, 5, 6), torch.randint(3, (4, 5, 6))
+    options = {"weight" if key == "class_weight" else key: value for key, value in LABELS[name].items()}
+    if name == "ignored":
+        y[:, 2] = 255
+    if name == "soft":
+        y = torch.softmax(torch.randn(4, 3, 5, 6), 1)
+    head = Softmax(3, dim=1, **LABELS[name])
+    labels, weight = head.counted(y, None)
+    batch = Batch(f, labels, n_train=4, weight=weight)
+    truth = F.cross_entropy(f, y, **options)
+    torch.testing.assert_close(-batch.mean(head.log_marginal(f, labels)), truth)
+    certain = Moments(f, torch.zeros_like(f))
+    torch.testing.assert_close(-batch.mean(head.log_marginal(certain, labels)), truth, rtol=1e-3, atol=1e-3)
+    assert head(f).probabilities.shape == (4, 5, 6, 3)
+
+
+@pytest.mark.parametrize("kind", [MeanVariance, ExpectedMeanVariance])
+def test_maps_of_numbers_are_pixels(kind: type[MeanVariance]) -> None:
+    f, y = Moments(torch.randn(4, 4, 5, 6), torch.rand(4, 4, 5, 6)), torch.randn(4, 2, 5, 6)
+    dense, flat = kind(2, dim=1), kind(2)
+    last = Moments(f.loc.movedim(1, -1), f.variance.movedim(1, -1))
+    torch.testing.assert_close(dense.log_marginal(f, y), flat.log_marginal(last, y.movedim(1, -1)))
+    assert dense(f).mean.shape == (4, 5, 6, 2)
+
+
+def test_expected_softmax_of_maps() -> None:
+    f, y = Moments(torch.randn(4, 3, 5), torch.rand(4, 3, 5)), torch.randint(3, (4, 5))
+    last = Moments(f.loc.movedim(1, -1), f.variance.movedim(1, -1))
+    dense, flat = ExpectedSoftmax(3, dim=1), ExpectedSoftmax(3)
+    torch.testing.assert_close(dense.expected_log_prob(f, y), flat.expected_log_prob(last, y))
 
 
 def test_softmax_of_uncertain_logits_by_sampling() -> None:

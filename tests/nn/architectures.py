@@ -159,8 +159,10 @@ def build(name: str) -> tuple[nn.Module, tuple]:
     torch.manual_seed(0)
     net = ARCHITECTURES[name].make()
     for module in net.modules():  # their own initialisation lets signals fade to 1e-35 in an untrained net
-        if type(module) in (nn.Conv2d, nn.Linear):
-            nn.init.kaiming_normal_(module.weight)  # type: ignore[arg-type]
+        if isinstance(module, nn.Conv2d) or type(module) is nn.Linear:
+            nn.init.kaiming_normal_(module.weight)
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
     inputs = ARCHITECTURES[name].inputs()
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -203,6 +203,32 @@ def test_computed_weights_become_means(derive, training):
     assert not torch.equal(bedl.bayesianize(net, include=nn.Linear)(x).variance, torch.zeros(5, 2))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("derive", NORMS[:-1])
+def test_computed_weights_of_a_plain_model_are_loaded_as_means(derive):
+    def plain(seed):
+        torch.manual_seed(seed)
+        layers = nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 6, 3), nn.Linear(16, 2)
+        first, second, last = (derive(layer) for layer in layers)
+        return nn.Sequential(first, second, nn.Flatten(2), last)
+
+    x, trained, bayesian = torch.randn(5, 3, 4, 4), plain(1), bedl.bayesianize(plain(2), init_logvar=-3.0)
+    trained(x)  # a step of spectral norm's iteration
+    logvar, state = bayesian[3].weight_logvar.clone(), trained.state_dict()
+    bayesian.load_state_dict(state)
+    assert list(state) == list(trained.state_dict())
+    torch.testing.assert_close(bedl.deterministic(bayesian)(x), trained.eval()(x), rtol=1e-5, atol=1e-6)
+    assert torch.equal(bayesian[3].weight_logvar, logvar)
+
+
+def test_what_computes_a_weight_in_ways_unknown_is_said():
+    net = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)))
+    with pytest.raises(
+        bedl.BEDLError, match=r"layer '0' \(parametrizations\.weight\.original\).*plain model and convert"
+    ):
+        bedl.bayesianize(net).load_state_dict(net.state_dict())
+
+
 def test_weights_computed_otherwise_are_not_converted_silently():
     net = nn.Sequential(nn.Linear(3, 2))
     prune.l1_unstructured(net[0], "weight", 2)

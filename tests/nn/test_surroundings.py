@@ -71,10 +71,12 @@ def test_outputs_of_transformers_are_captured_for_any_number_of_points():
         torch.testing.assert_close(program(rows), net(rows))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace", "ignore:`torch.jit.script`")
 def test_jit_is_refused_in_one_line():
     with pytest.raises(bedl.BEDLError, match=r"^torch\.jit\.trace cannot follow Moments; use bedl\.export.*$"):
         torch.jit.trace(bedl.bayesianize(nn.Linear(3, 2)), torch.ones(1, 3))
+    with pytest.raises(bedl.BEDLError, match=r"^torch\.jit\.script cannot follow Moments; use bedl\.export.*$"):
+        torch.jit.script(bedl.bayesianize(nn.Sequential(nn.Linear(3, 2), nn.ReLU())))
 
 
 class Embedded(nn.Module):

@@ -40,6 +40,10 @@ FIRST_ORDER = {
     "F.softmax": (lambda x: F.softmax(x, dim=0), (3, 4)),
     "Tensor.softmax": (lambda x: x.softmax(1), (3, 4)),
     "log_softmax": (lambda x: x.log_softmax(-1), (3, 4)),
+    "std": (lambda x: x.std(-1), (3, 4)),
+    "norm": (lambda x: x.norm(dim=1, keepdim=True), (3, 4)),
+    "logsumexp": (lambda x: x.logsumexp((0, 1)), (3, 4)),
+    "cosine_similarity": (lambda x: F.cosine_similarity(x, WEIGHT.to(x.dtype), dim=-1), (3, 4)),
 }
 
 

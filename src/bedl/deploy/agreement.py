@@ -16,14 +16,16 @@ from bedl.tasks import Quantities, Task
 __all__ = ["TOLERANCE", "compare", "points_around"]
 
 TOLERANCE = 1e-3
-POINTS = 256
+POINTS, FEWEST = 256, 8
 POINTS_OF_MAPS = 8  # each of which has hundreds of predictions
+WORK = 2**24  # numbers that one operation may make of all points; of large images a deep network takes a second each
 
 
 def points_around(prepared: Prepared, seed: int = 0) -> tuple[Tensor, ...]:
     """Rows of the example, numbers moved by half a standard deviation of their feature. shapes: (count, *input)"""
     generator = torch.Generator().manual_seed(seed)
-    count = POINTS_OF_MAPS if prepared.dense else POINTS
+    most = POINTS_OF_MAPS if prepared.dense else POINTS
+    count = min(max(WORK // max(prepared.numbers, 1), FEWEST), most)
     chosen = torch.randint(len(prepared.example[0]), (count,), generator=generator)
     return tuple(_moved(part, chosen, generator) for part in prepared.example)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import bedl
 from bedl import tasks
@@ -24,6 +27,8 @@ from bedl.nn.scaling import Standardize
 from bedl.predictive import Predictive, mixture
 
 __all__ = ["ExportOptions", "Exportable", "Prepared", "capture", "prepare"]
+
+WORK = 2**22  # numbers that one operation may make where the model is compared with its export
 
 
 @dataclass
@@ -83,12 +88,36 @@ class Prepared:
     description: Description
     dense: bool = False  # whether there is a prediction at many places of each point
 
-    def run(self, parts: Parts | Tensor, rows: int = 256) -> dict[str, Any]:
-        """Eager predictions as NumPy arrays."""
-        parts = (parts,) if isinstance(parts, Tensor) else parts
+    @cached_property
+    def numbers(self) -> int:
+        """How many numbers the largest operation makes of a point."""
+        with torch.no_grad(), _Largest() as largest:
+            self.module(*(part[:2] for part in self.example))
+        return largest.numbers // 2
+
+    @property
+    def rows(self) -> int:
+        """Points at a time, so that memory stays within some hundred megabytes."""
+        return min(max(WORK // max(self.numbers, 1), 1), 256)
+
+    def run(self, parts: Parts | Tensor, model: Callable[..., Mapping[str, Tensor]] | None = None) -> dict[str, Any]:
+        """Predictions as NumPy arrays, of the network or of another form of it."""
+        parts, model = (parts,) if isinstance(parts, Tensor) else parts, model or self.module
         with torch.no_grad():
-            chunks = [self.module(*chunk) for chunk in zip(*(part.split(rows) for part in parts), strict=True)]
+            chunks = [model(*chunk) for chunk in zip(*(part.split(self.rows) for part in parts), strict=True)]
         return {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in chunks[0]}
+
+
+class _Largest(TorchDispatchMode):
+    """A block that notes how many numbers the largest result of an operation has."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        sizes = [part.numel() for part in tree_leaves(result) if isinstance(part, Tensor)]
+        self.numbers = max(self.numbers, *sizes, 0)
+        return result
 
 
 def prepare(model: Any, options: ExportOptions, precision: str = "float32") -> Prepared:
@@ -146,6 +175,7 @@ def capture(prepared: Prepared) -> torch.export.ExportedProgram:
             f"torch.export could not capture the network for batches of any size: {error}\n"
             "Control flow that depends on values, or a reshape to a fixed number of rows, are the usual causes."
         ) from error
+    prepared.inputs.refuse_written_out(_shapes_of_inputs(program))
     program.graph_module.graph.eliminate_dead_code()
     random = sorted({str(node.target) for node in program.graph.nodes if _is_random(node.target)})
     if random:
@@ -154,6 +184,12 @@ def capture(prepared: Prepared) -> torch.export.ExportedProgram:
             "use a head in closed form rather than Sampled(head), and leave `with bedl.sampled(...)`"
         )
     return program
+
+
+def _shapes_of_inputs(program: torch.export.ExportedProgram) -> list[Sequence[Any]]:
+    """Numbers where a length is fixed, symbols where it may vary."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    return [values[name].shape for name in program.graph_signature.user_inputs]
 
 
 def _is_random(target: Any) -> bool:

@@ -85,6 +85,19 @@ class Inputs:
                     "alone; leave it out of dynamic="
                 )
 
+    def refuse_written_out(self, shapes: Sequence[Sequence[Any]]) -> None:
+        """An error if the graph is for one length of an axis that was to vary, though the network takes others."""
+        from torch.fx.experimental.symbolic_shapes import is_concrete_int  # which takes long to import
+
+        for name, shape in zip(self.names, shapes, strict=True):
+            for axis in self.dynamic:
+                if axis < len(shape) and is_concrete_int(shape[axis]):
+                    raise ExportError(
+                        f"axis {axis} of {name} was to vary, and the graph is for the length {shape[axis]} alone: a "
+                        "loop over it, as in recurrent layers, is written out step by step. Leave it out of dynamic=, "
+                        "and bring inputs to one length"
+                    )
+
 
 def _takes_others(module: Callable[..., Any], parts: Parts, axes: Sequence[int]) -> bool:
     """Whether the network runs where these axes are longer or shorter; what they hold is repeated or cut off."""

@@ -21,6 +21,7 @@ from bedl.deploy.precision import PRECISIONS, store_weights
 from bedl.deploy.runtime import OnnxModel
 from bedl.deploy.schema import KEY, Description, ExportError
 from bedl.deploy.seal import sealed
+from bedl.deploy.simplify import simplify
 from bedl.files import refuse_unwritable, written_whole
 
 __all__ = ["export"]
@@ -90,7 +91,8 @@ def export(
         if check or precision != "float32":
             points = points_around(prepared)
             truth = prepared.run(points)
-            outputs = OnnxModel(temporary).predict(prepared.inputs.together([part.numpy() for part in points]))
+            given = prepared.inputs.together([part.numpy() for part in points])
+            outputs = OnnxModel(temporary).predict(given, chunk=prepared.rows)
             found = compare(task, truth, outputs, strict=precision == "float32")
             if precision != "float32":
                 found["loss"] = task.cost(truth, outputs)
@@ -108,8 +110,6 @@ def export(
 
 def to_onnx(prepared: Prepared) -> Any:
     """The graph as an `onnx.ModelProto`."""
-    import onnxscript.optimizer
-
     program = capture(prepared)
     with torch.no_grad():
         names = list(prepared.module(*(part[:2] for part in prepared.example)))
@@ -119,8 +119,7 @@ def to_onnx(prepared: Prepared) -> Any:
             input_names=list(prepared.inputs.names), output_names=list(names),
         )  # fmt: skip
         # Large constants stay as they were trained: exp(log-variance) would be a second copy of the weights.
-        optimised = onnxscript.optimizer.optimize(converted.model, input_size_limit=FOLD, output_size_limit=FOLD)
-        converted.model = optimised
+        simplify(converted.model, FOLD)
         proto = converted.model_proto
     _name_outputs(proto, list(names))
     _strip(proto)

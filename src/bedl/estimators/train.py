@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bedl.estimators.inputs import Inputs
 from bedl.estimators.recipe import Recipe
 from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
+from bedl.training.correcting import Correct, forget_correction
 from bedl.training.data import Points, stream_seed
 from bedl.training.history import History
 from bedl.training.schedule import Schedule
@@ -62,7 +63,7 @@ def train(
             resume=estimator.resume if estimator.checkpoint is not None else "auto",
             callbacks=tuple(estimator.callbacks),
             compile=estimator.compile,
-            correct=False,  # what is predicted would stay as it is, on average
+            correct=_correct(estimator),
             progress=bool(estimator.verbose),
             accelerator=estimator.device,
             seed=seeds[number],
@@ -105,7 +106,7 @@ def _as_one(
         schedule=_SCHEDULES[estimator.schedule],
         validation=held if stopping else None,
         early_stopping=EarlyStopping(plan.patience) if stopping else None,
-        correct=False,
+        correct=_correct(estimator),
         seeds=seeds,
         checkpoint=place,
         resume=estimator.resume if estimator.checkpoint is not None else "auto",
@@ -114,6 +115,11 @@ def _as_one(
         device=estimator._device(),
     )
     return [{"member": row["replica"], **_row(row)} for row in result.rows]
+
+
+def _correct(estimator: Any) -> Correct:
+    """Networks of a user's own as `fit` does it; ours not, as what they predict would stay the same on average."""
+    return "auto" if estimator.net is not None else False
 
 
 def _row(row: dict) -> dict:
@@ -134,6 +140,7 @@ def partial_train(
     """Each member sees the points once. Returns the optimisers, whose memory the next call goes on with."""
     kept: list[Any] = []
     for number, (member, before) in enumerate(zip(members, optimizers, strict=True)):
+        forget_correction(member, "auto")  # of the weights as an earlier `fit` left them
 
         def make(parameters: Any, before: Any = before) -> Any:
             optimizer = adam(plan.lr)(parameters) if before is None else before

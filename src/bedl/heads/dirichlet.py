@@ -129,7 +129,7 @@ class Dirichlet(Head):
         f shape: (*batch, C), y shape: (*batch), integers, or (*batch, C), shares -> (*batch)
         """
         m, v = self.check_outputs(f)
-        y = self._smoothed(self.check_targets(y, m.shape[:-1]))
+        y = self.smoothed(self.check_targets(y, m.shape[:-1]))
         if y.is_floating_point():
             return mean_log_probability(self._in_chunks(log_mean_softmax, m, v), y.to(m.dtype))
         return self._in_chunks(log_marginal, m, v, y)
@@ -210,7 +210,7 @@ class Dirichlet(Head):
             return y, weight if factor is None else factor
         return y, factor * weight.reshape(weight.shape + (1,) * (factor.ndim - weight.ndim))
 
-    def _smoothed(self, y: Tensor) -> Tensor:
+    def smoothed(self, y: Tensor) -> Tensor:
         """Labels as shares, where they are smoothed. y shape: (*batch) or (*batch, C) -> the same or (*batch, C)"""
         if not self.label_smoothing:
             return y

@@ -62,6 +62,7 @@ class ExpectedSoftmax(Softmax):
         n_classes: number of classes, at least 2.
         expectation: ``"delta"`` or ``"samples"``.
         samples: draws for each point, for the latter.
+        dim: the dimension that the classes lie along: 1 for maps with channels first.
 
     Example:
         >>> import torch
@@ -70,8 +71,10 @@ class ExpectedSoftmax(Softmax):
         -0.9431
     """
 
-    def __init__(self, n_classes: int, expectation: Literal["delta", "samples"] = "delta", samples: int = 5):
-        super().__init__(n_classes)
+    def __init__(
+        self, n_classes: int, expectation: Literal["delta", "samples"] = "delta", samples: int = 5, *, dim: int = -1
+    ):
+        super().__init__(n_classes, dim=dim)
         if expectation not in ("delta", "samples"):
             raise ValueError(f'ExpectedSoftmax: expectation must be "delta" or "samples", not {expectation!r}')
         if samples < 1:

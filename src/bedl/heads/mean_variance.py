@@ -32,6 +32,7 @@ class MeanVariance(Head):
             does not vary.
         noise: ``"varying"`` with the input, ``"shared"`` by all points and learned, or ``"fixed"``.
         precision: of the noise; where it is learned, at the start.
+        dim: the dimension that the outputs, and several targets, lie along: 1 for maps with channels first.
 
     Example:
         >>> import torch
@@ -49,14 +50,18 @@ class MeanVariance(Head):
     log_precision: Tensor
 
     def __init__(
-        self, n_targets: int = 1, noise: Literal["varying", "shared", "fixed"] = "varying", precision: float = 1.0
+        self,
+        n_targets: int = 1,
+        noise: Literal["varying", "shared", "fixed"] = "varying",
+        precision: float = 1.0,
+        dim: int = -1,
     ):
         super().__init__()
         if noise not in ("varying", "shared", "fixed"):
             raise ValueError(f'MeanVariance: noise must be "varying", "shared" or "fixed", not {noise!r}')
         if n_targets < 1 or not 0 < precision < math.inf:
             raise ValueError(f"MeanVariance: needs a target and a positive precision, not {n_targets} and {precision}")
-        self.n_targets, self.noise = n_targets, noise
+        self.n_targets, self.noise, self.dim = n_targets, noise, dim
         log_precision = torch.full((n_targets,), math.log(precision))
         if noise == "shared":
             self.log_precision = nn.Parameter(log_precision)

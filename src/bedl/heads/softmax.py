@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ class Softmax(Head):
 
     Args:
         n_classes: number of classes, at least 2.
+        dim, ignore_index, class_weight, label_smoothing: as in `Dirichlet`, and in PyTorch's cross-entropy.
 
     Example:
         >>> import torch
@@ -35,9 +38,20 @@ class Softmax(Head):
 
     task = "classification"
 
-    def __init__(self, n_classes: int):
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        dim: int = -1,
+        ignore_index: int | None = None,
+        class_weight: Tensor | Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+    ):
         super().__init__()
-        self.race = Dirichlet(n_classes)
+        self.dim = dim
+        self.race = Dirichlet(
+            n_classes, dim=dim, ignore_index=ignore_index, class_weight=class_weight, label_smoothing=label_smoothing
+        )
 
     @property
     def n_outputs(self) -> int:  # type: ignore[override]
@@ -47,14 +61,19 @@ class Softmax(Head):
     def forward(self, f: Moments | Tensor) -> CategoricalPredictive:
         """The prediction. f shape: (*batch, C)"""
         if isinstance(f, Tensor):  # known logits need no integral
-            self.check_outputs(f)
-            return self.given(f)
+            return self.given(self.check_outputs(f)[0])
         p = self.race(f)
         return _without_evidence(p.log_probabilities, p.data + p.distributional, p.spread)
 
     def log_marginal(self, f: Moments | Tensor, y: Tensor) -> Tensor:
-        """log E[softmax(f)_y] per point. f shape: (*batch, C), y shape: (*batch), integers -> (*batch)"""
-        return self.forward(f).log_prob(y) if isinstance(f, Tensor) else self.race.log_marginal(f, y)
+        """log E[softmax(f)_y] per point; of soft and smoothed labels the mean over classes, by their shares.
+
+        f shape: (*batch, C), y shape: (*batch), integers, or (*batch, C), shares -> (*batch)
+        """
+        if isinstance(f, Moments):
+            return self.race.log_marginal(f, y)
+        p = self.forward(f)
+        return p.log_prob(self.race.smoothed(self.check_targets(y, p.log_probabilities.shape[:-1])))
 
     def given(self, f: Tensor) -> CategoricalPredictive:
         log_p = torch.log_softmax(f, -1)
@@ -63,8 +82,11 @@ class Softmax(Head):
     def check_targets(self, y: Tensor, batch: torch.Size) -> Tensor:
         return self.race.check_targets(y, batch)
 
+    def counted(self, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.race.counted(y, weight)
+
     def extra_repr(self) -> str:
-        return f"n_classes={self.n_outputs}"
+        return self.race.extra_repr()
 
 
 def _without_evidence(log_p: Tensor, data: Tensor, spread: Tensor) -> CategoricalPredictive:

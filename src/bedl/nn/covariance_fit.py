@@ -21,15 +21,16 @@ _NEWTON_STEPS = 20
 _REFINEMENTS = 10  # few, because stopping early is what keeps the factors close to each other
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _COMMON = 0.01  # of the variance, at the start
+_ROOT = 1 / 8  # of variances, whose means are to agree: the fourth root of standard deviations
 _PLACES = 4096  # positions of a convolution's outputs that are looked at
 
 
 def fitted_factor(own: Tensor, independent: Tensor, true_own: Tensor, between: Tensor, draws: int) -> Tensor:
-    """κ such that the roots of standard deviations agree in the mean, by output: of own + κ·independent, and as drawn.
+    """κ such that fourth roots of standard deviations agree in the mean: of own + κ·independent, and as drawn.
 
     That is between the geometric mean of standard deviations, in which small ones count as much as large ones, and the
-    ordinary one, which the largest decide. A root that is estimated from few draws is low by about
-    3/16 (between/total)²/draws, which is put back.
+    ordinary one, which the largest decide, and nearer to the first. A power q of a variance that is estimated from few
+    draws is low by about q(1 − q) (between/total)²/draws, which is put back.
 
     Args:
         own, independent: Σ s² E[x²] and Σ μ² Var(x), of one pass. shape: (outputs, m)
@@ -41,16 +42,16 @@ def fitted_factor(own: Tensor, independent: Tensor, true_own: Tensor, between: T
     total = true_own + between
     tiny = torch.finfo(total.dtype).tiny
     known = (total > tiny) & (own + independent > tiny)
-    missing = (between / total.clamp_min(tiny)).square() * (3 / 16 / (draws - 1))
-    target = (total.pow(0.25) * (1 + missing) * known).sum(1).clamp_min(tiny)
+    missing = (between / total.clamp_min(tiny)).square() * (_ROOT * (1 - _ROOT) / (draws - 1))
+    target = (total.pow(_ROOT) * (1 + missing) * known).sum(1).clamp_min(tiny)
     factor = (between.sum(1) + tiny) / (independent.sum(1) + tiny)
     for _ in range(_NEWTON_STEPS):  # in log κ
         scaled = factor.unsqueeze(1) * independent
         variance = (own + scaled).clamp_min(tiny)
-        roots = variance.pow(0.25) * known
+        roots = variance.pow(_ROOT) * known
         present = roots.sum(1).clamp_min(tiny)
-        slope = 0.25 * (roots * scaled / variance).sum(1) / present
-        factor = factor * ((target / present).log() / slope.clamp_min(1e-3)).clamp(-1, 1).exp()
+        slope = _ROOT * (roots * scaled / variance).sum(1) / present
+        factor = factor * ((target / present).log() / slope.clamp_min(5e-4)).clamp(-1, 1).exp()
     return torch.where((independent * known).sum(1) > 0, factor, 1.0)
 
 

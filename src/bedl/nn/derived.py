@@ -1,8 +1,9 @@
-"""Weights that are computed from other parameters (weight norm, spectral norm, any parametrisation), made plain."""
+"""Weights that are computed from other parameters (weight norm, spectral norm, parametrisations), made plain."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +12,9 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["copied", "make_weights_plain", "type_of"]
+from bedl.errors import BEDLError
+
+__all__ = ["compute_stored_weights", "copied", "make_weights_plain", "type_of"]
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -49,3 +52,34 @@ def make_weights_plain(layer: nn.Module) -> None:
         if "SpectralNorm" in type(getattr(load_hook, "hook", load_hook)).__name__:
             del layer._load_state_dict_pre_hooks[key]
     layer.train(training)
+
+
+def compute_stored_weights(state: dict[str, Any], prefix: str, weights: Sequence[str], along: int) -> None:
+    """Put weights where the state of a plain layer has what they are computed from; in place.
+
+    Args:
+        state: that of a network.
+        prefix: of the layer's entries.
+        weights: names of the layer's weights.
+        along: the dimension of a weight that the layer's outputs lie along, by which spectral norm makes it a matrix.
+    """
+    for name in weights:
+        new, old = f"{prefix}parametrizations.{name}.", f"{prefix}{name}_"
+        for length, direction in ((f"{new}original0", f"{new}original1"), (f"{old}g", f"{old}v")):
+            if length in state and direction in state:
+                g, v = state.pop(length), state.pop(direction)
+                summed = [i for i in range(v.dim()) if g.dim() == 0 or g.shape[i] == 1]
+                state[f"{prefix}{name}"] = v * (g / torch.linalg.vector_norm(v, dim=summed, keepdim=True))
+        for whole, left, right in (
+            (f"{new}original", f"{new}0._u", f"{new}0._v"),
+            (f"{old}orig", f"{old}u", f"{old}v"),
+        ):
+            if whole in state and left in state and right in state:
+                weight, u, v = state.pop(whole), state.pop(left), state.pop(right)
+                state[f"{prefix}{name}"] = weight / torch.dot(u, weight.movedim(along, 0).flatten(1) @ v)
+        unknown = [key.removeprefix(prefix) for key in state if key.startswith(new)]
+        if unknown:
+            raise BEDLError(
+                f"load_state_dict: what computes the weight of layer '{prefix.removesuffix('.')}' ({unknown[0]}) is "
+                "not known here. Load the state into the plain model and convert that: bedl.bayesianize(model)"
+            )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bedl.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
+from bedl.nn.derived import compute_stored_weights
 from bedl.nn.draws import noise_of_rows, point_value, same_numbers
 from bedl.nn.guests import meet_guests
 from bedl.rules.weights import LayerWeight
@@ -237,10 +238,15 @@ class GaussianLayer(nn.Module):
         layer.__dict__["_parameters"] = {**kept, **weights}
         return layer
 
+    def __prepare_scriptable__(self) -> Any:
+        raise BEDLError("torch.jit.script cannot follow Moments; use bedl.export(method, path, example=x)")
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """A correction belongs to the weights it was fitted for: it comes with their state, and goes with it."""
         if self.prepared is not None:
             raise BEDLError("load_state_dict: inside `with bedl.frozen(...)` weights are constants; load them outside")
+        along = 1 if issubclass(self.plain_class(), nn.modules.conv._ConvTransposeNd) else 0
+        compute_stored_weights(state_dict, prefix, self.gaussian_parameters, along)
         for name in self.gaussian_parameters:  # of a plain model: its weights are the means, variances stay
             if f"{prefix}{name}" in state_dict and f"{name}_mean" in self._parameters:
                 state_dict[f"{prefix}{name}_mean"] = state_dict.pop(f"{prefix}{name}")

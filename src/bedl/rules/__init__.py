@@ -32,6 +32,7 @@ from bedl.rules import (
     saturating,
     selection,
     shape,
+    statistics,
 )
 from bedl.rules._marks import approximate, approximation, elementwise
 from bedl.rules.numerical import quadrature
@@ -81,6 +82,12 @@ TABLE: dict[str, dict[str, Callable]] = {
         "F.batch_norm": normalisation.batch_norm, "F.layer_norm": normalisation.layer_norm,
         "F.group_norm": normalisation.group_norm, "F.instance_norm": normalisation.instance_norm,
         "F.rms_norm": normalisation.rms_norm, "F.normalize": normalisation.unit_length,
+    },
+    "statistics": {
+        "var": statistics.var, "std": statistics.std, "norm linalg.vector_norm": statistics.norm,
+        "logsumexp": statistics.logsumexp, "cosine_similarity": statistics.cosine_similarity,
+        "isnan": statistics.asks(torch.isnan, either=True), "isinf": statistics.asks(torch.isinf, either=True),
+        "isfinite": statistics.asks(torch.isfinite, either=False),
     },
     "dropout": {
         "dropout dropout1d dropout2d dropout3d feature_dropout": dropout.dropout,
@@ -133,14 +140,16 @@ COMPARISONS = "gt ge lt le greater greater_equal less less_equal __gt__ __ge__ _
 # fmt: on
 
 
-_PLACES = {"torch": torch, "F": F, "Tensor": torch.Tensor, "special": torch.special, "sparse": torch.sparse}
+_PLACES = {"torch": torch, "F": F, "Tensor": torch.Tensor, "special": torch.special, "sparse": torch.sparse,
+           "linalg": torch.linalg}  # fmt: skip
+_NAMED = {"sparse", "linalg"}  # places that have to be said
 _OPERATORS = {"add", "sub", "mul", "matmul", "pow", "neg", "abs"}
 
 
 def _homes(name: str) -> Iterator[tuple[Callable, bool]]:
     """Every function of this name, and whether it works in place; `F.name` is that place's alone."""
     place, _, name = name.rpartition(".")
-    places = [_PLACES[place]] if place else [home for key, home in _PLACES.items() if key != "sparse"]
+    places = [_PLACES[place]] if place else [home for key, home in _PLACES.items() if key not in _NAMED]
     spellings = [(name, False)]
     if name.startswith("__"):
         spellings += [(f"__i{name[2:]}", True)]
