@@ -328,6 +328,44 @@ def test_compiled_graphs_call_kernels():
     torch.testing.assert_close(found, log_mean_softmax(*f))
 
 
+def leak(m: Tensor, v: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.prelu(Moments(m, v), slope)
+    return y.loc, y.variance
+
+
+@pytest.mark.parametrize("slope", [0.25, 0.01, -0.5])
+def test_slopes_below_zero_by_quadrature(slope, anyhow):
+    """Far below zero the variance is slope² of what it was: the kernel's digits have to be good beside that."""
+    for r in (-30.0, -8.0, -3.0, -0.5, 0.0, 2.0, 12.0):
+        for std in (1e-3, 1.0, 30.0):
+            mean, variance = gaussian_expectation(lambda x: torch.where(x < 0, slope * x, x), r * std, std, (0,))
+            found = leak(torch.tensor([r * std]), torch.tensor([std**2]), torch.tensor([slope]))
+            assert found[0].item() == pytest.approx(mean, rel=3e-6, abs=1e-6 * abs(slope) * std)
+            assert found[1].item() == pytest.approx(variance, rel=3e-5)
+
+
+def test_gradients_of_slopes_below_zero(anyhow):
+    r = torch.linspace(-12, 12, 301, dtype=F64)
+    v = torch.logspace(-4, 4, 301, dtype=F64)[torch.randperm(301, generator=torch.Generator().manual_seed(0))]
+    m, slope, weight = r * v.sqrt(), torch.tensor([0.2], dtype=F64), torch.stack([v.rsqrt(), 1 / v])
+    gradients = []
+    for dtype in (F64, torch.float32):
+        inputs = [x.to(dtype).requires_grad_() for x in (m, v, slope)]
+        total = (torch.stack(leak(*inputs)) * weight.to(dtype)).sum()
+        gradients.append([g.double() for g in torch.autograd.grad(total, inputs)])
+    units = (v.rsqrt(), (1 + r.abs()) / v, gradients[0][2].abs())
+    for truth, found, unit in zip(*gradients, units, strict=True):
+        assert ((found - truth).abs() / unit).max() < 2e-5
+
+
+def test_compiled_slopes_below_zero_call_kernels():
+    m, v, slope = torch.randn(3, 5, requires_grad=True), torch.rand(3, 5), torch.tensor([0.2])
+    calls, found = calls_of_compiled(leak, m, v, slope)
+    assert calls == {"bedl.rectified.default"}
+    for x, y in zip(found, leak(m, v, slope), strict=True):
+        assert_same_up_to_rounding(x, y)
+
+
 def test_where_compiled_graphs_do_without():
     m, v = torch.randn(40, 500), torch.rand(40, 500)
     assert not calls_of_compiled(rectify, m[:1], v[:1])[0]  # done before a call has begun
