@@ -63,9 +63,10 @@ def outputs_of_chain(net: nn.Module, x: Any) -> Moments | None:
     links, layers, flat = found
     if any(layer.prepared is None for layer in layers) and not _are_many(links, len(x)):
         return None
-    weights = [_panels(link, layer) for link, layer in zip(links, layers, strict=True)]
+    found_weights = [_panels(link, layer) for link, layer in zip(links, layers, strict=True)]
+    weights = [panels for panels in found_weights if panels is not None]
     biases = [layer.bias for layer in layers]
-    if any(panel is None for panel in weights) or not all(bias is None or is_usual(bias) for bias in biases):
+    if len(weights) < len(links) or not all(bias is None or is_usual(bias) for bias in biases):
         return None
     made = native.chain(x.contiguous(), links, weights, biases, *special.HALF_LINE, NEGLIGIBLE[torch.float32])
     loc, variance = (part.permute(0, 3, 1, 2) for part in made)
@@ -125,8 +126,8 @@ def _convolution(layer: Any, shape: Shape) -> Link | None:
     if not usual or isinstance(layer.padding, str) or len(shape) != 3 or shape[0] != layer.in_channels:
         return None
     (down, across), (_, high, wide) = layer.padding, shape
-    size = layer.in_channels, high + 2 * down, wide + 2 * across, layer.out_channels
-    return Link(*size, *layer.kernel_size, *layer.stride, down, across, rectifies=False)
+    window = layer.in_channels, high + 2 * down, wide + 2 * across, layer.out_channels, *layer.kernel_size
+    return Link._make((*window, *layer.stride, down, across, False))
 
 
 def _linear(layer: Any, shape: Shape) -> Link | None:
@@ -151,7 +152,9 @@ def _panels(link: Link, layer: Any) -> Tensor | None:
     link = link._replace(rectifies=False)
     if layer.prepared is not None:
         weight = layer.prepared["weight"]
-        if not isinstance(weight, LayerWeight) or not all(map(is_usual, (weight.loc, weight.variance, weight.gain))):
+        if not isinstance(weight, LayerWeight) or weight.gain is None:  # one draw of it
+            return None
+        if not all(map(is_usual, (weight.loc, weight.variance, weight.gain))):
             return None
         if link not in weight.panels:
             weight.panels[link] = native.panels(link, weight.loc, weight.variance, False, weight.gain)

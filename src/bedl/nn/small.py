@@ -62,7 +62,7 @@ def may_be_one_call(net: nn.Module, x: Any) -> bool:
     return native.suits(x)
 
 
-def _layers(net: nn.Sequential) -> tuple[tuple[Tensor, Tensor] | None, list[native.Small]] | None:
+def _layers(net: nn.Module) -> tuple[tuple[Tensor, Tensor] | None, list[native.Small]] | None:
     """What the kernel needs to know of the modules, if these are all of a kind that it knows."""
     scaling, layers = None, []
     modules: Any = net._modules.values()
