@@ -14,6 +14,7 @@ from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn import warn_if_deterministic
 from bedl.nn.calling import Output, outputs_of
+from bedl.nn.chain import outputs_of_chain
 from bedl.nn.small import outputs_of_small
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
 from bedl.objectives.perturbations import Perturbation, varied
@@ -74,8 +75,12 @@ class BEDL(Method):
 
     def outputs(self, x: Any) -> Moments:
         """What the head reads. x: shape (n, *input), or several; result: shape (n, n_outputs)"""
-        small = outputs_of_small(self.net, x) if self.output is None else None
-        return outputs_of(self.net, x, self.output) if small is None else small
+        if self.output is None:
+            at_once = outputs_of_small(self.net, x)
+            at_once = outputs_of_chain(self.net, x) if at_once is None else at_once
+            if at_once is not None:
+                return at_once
+        return outputs_of(self.net, x, self.output)
 
     @property
     def additive(self) -> bool:

@@ -15,18 +15,23 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Small", "aligned", "clocks", "clocks_and_slopes", "data_entropy", "is_built", "normal_parts", "rectified",
+    "Small", "aligned", "clocks", "clocks_and_slopes", "data_entropy", "is_built", "log_mean_softmax",
+    "normal_parts", "rectified",
     "rectified_gradients", "small_network",
 ]  # fmt: skip
 
+MOST_NODES = 64  # of a race, in kernels that run one
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "bedl_rectified": [_COUNT, *[_POINTER] * 5, _NUMBER, _NUMBER],
     "bedl_rectified_gradients": [_COUNT, *[_POINTER] * 8, _NUMBER, _NUMBER],
     "bedl_clocks": [*[_COUNT] * 4, *[_POINTER] * 8],
+    "bedl_log_mean_softmax": [*[_COUNT] * 4, *[_POINTER] * 4],
     "bedl_data_entropy": [*[_COUNT] * 7, _NUMBER, *[_POINTER] * 5],
     "bedl_small_network": [_COUNT, _COUNT, *[_POINTER] * 6, _NUMBER, _NUMBER, *[_POINTER] * 2],
     "bedl_normal_parts": [*[_COUNT] * 3, _NUMBER, *[_POINTER] * 3],
+    "bedl_panels": [*[_POINTER] * 3, _COUNT, _POINTER, _POINTER],
+    "bedl_chain": [*[_COUNT] * 3, *[_POINTER] * 4, _NUMBER, _NUMBER, _POINTER, _COUNT, _COUNT, _POINTER, _POINTER],
     # a training step, see `_training`
     "bedl_weights": [*[_COUNT] * 3, *[_POINTER] * 5],
     "bedl_weights_gradients": [*[_COUNT] * 3, *[_POINTER] * 7],
@@ -216,6 +221,25 @@ def clocks_and_slopes(
     """The same with slopes. shapes: 4 × (*batch, C, T)"""
     log_survival, log_density, by_mean, by_variance = _clocks(m, v, nodes, mixture, results=4)
     return log_survival, log_density, by_mean, by_variance
+
+
+def log_mean_softmax(m: Tensor, v: Tensor, times: int, mixture: Sequence[float]) -> Tensor:
+    """`bedl.heads.race.log_mean_softmax`, without derivatives.
+
+    Args:
+        m, v: shapes (*batch, C)
+        times: nodes of the race, at most `MOST_NODES`.
+        mixture: as for `clocks`.
+
+    Returns:
+        shape: (*batch, C)
+    """
+    assert _library is not None
+    m, v = m.contiguous(), v.expand_as(m).contiguous()
+    made = torch.empty_like(m)
+    points, tensors = m.shape[:-1].numel(), (x.data_ptr() for x in (m, v, made))
+    _library.bedl_log_mean_softmax(points, m.shape[-1], times, len(mixture) // 3, _floats(tuple(mixture)), *tensors)
+    return made
 
 
 def data_entropy(

@@ -39,11 +39,7 @@ def outputs_of_small(net: nn.Module, x: Any) -> Moments | None:
         >>> few
         True
     """
-    if type(net) is not nn.Sequential or type(x) is not Tensor or torch.is_grad_enabled():
-        return None
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or are_rounded():
-        return None
-    if x.dim() != 2 or not x.is_contiguous() or not native.suits(x) or not usual_rules(F.linear, F.relu):
+    if not may_be_one_call(net, x) or x.dim() != 2 or not x.is_contiguous() or not usual_rules(F.linear, F.relu):
         return None
     found = _layers(net)
     if found is None:
@@ -52,18 +48,27 @@ def outputs_of_small(net: nn.Module, x: Any) -> Moments | None:
     size = sum(layer.mean.numel() for layer in layers)
     if not layers or len(x) * size > MOST or x.shape[1] != layers[0].mean.shape[1]:
         return None
-    if not all(map(_is_usual, (*(t for layer in layers for t in layer.tensors), *(scaling or ())))):
+    if not all(map(is_usual, (*(t for layer in layers for t in layer.tensors), *(scaling or ())))):
         return None
     return Moments(*native.small_network(x, scaling, layers, *special.HALF_LINE, NEGLIGIBLE[torch.float32]))
 
 
-def _layers(net: nn.Sequential) -> tuple[tuple[Tensor, Tensor] | None, list[native.Small]] | None:
+def may_be_one_call(net: nn.Module, x: Any) -> bool:
+    """Whether nothing but the result of a `Sequential` for known inputs is asked for. x: shape (n, *input)"""
+    if type(net) is not nn.Sequential or type(x) is not Tensor or torch.is_grad_enabled():
+        return False
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or are_rounded():
+        return False
+    return native.suits(x)
+
+
+def _layers(net: nn.Module) -> tuple[tuple[Tensor, Tensor] | None, list[native.Small]] | None:
     """What the kernel needs to know of the modules, if these are all of a kind that it knows."""
     scaling, layers = None, []
     modules: Any = net._modules.values()
     for module in modules:
         kind = type(module)
-        if _is_watched(module):
+        if is_watched(module):
             return None
         if kind is GaussianLinear:
             layer = _weights(module)
@@ -76,15 +81,18 @@ def _layers(net: nn.Sequential) -> tuple[tuple[Tensor, Tensor] | None, list[nati
             scaling = module.loc, module.scale
         else:
             return None
-    return None if _is_watched(net) else (scaling, layers)
+    return None if is_watched(net) else (scaling, layers)
 
 
-def _is_watched(module: Any) -> bool:
+def is_watched(module: Any) -> bool:
+    """Whether somebody wants to know of a module's calls."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def _is_usual(x: Tensor) -> bool:
-    return x.dtype is torch.float32 and x.device.type == "cpu" and x.is_contiguous()
+def is_usual(x: Tensor) -> bool:
+    """Whether a kernel can read a tensor's memory."""
+    usual = x.dtype is torch.float32 and x.device.type == "cpu" and x.is_contiguous()
+    return usual and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def _weights(layer: Any) -> native.Small | None:
@@ -93,5 +101,7 @@ def _weights(layer: Any) -> native.Small | None:
         return None
     if layer.prepared is not None:
         weight = layer.prepared["weight"]
+        if not isinstance(weight, Moments):  # one draw of it
+            return None
         return native.Small(weight.loc, weight.variance, False, bias, False)
     return native.Small(parameters["weight_mean"], parameters["weight_logvar"], True, bias, False)

@@ -28,8 +28,8 @@ def relu(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 @elementwise()
 def leaky_relu(m: Tensor, v: Tensor, negative_slope: float | Tensor = 0.01) -> tuple[Tensor, Tensor]:
     # x₊ − a·(−x)₊; the two halves never act together, so E[product] = 0 and their covariance is −M₊M₋.
-    above, variance_above = rectified(m, v)
-    below, variance_below = rectified(-m, v)
+    above, variance_above = rectified(m, v, added=True)
+    below, variance_below = rectified(-m, v, added=True)
     a = negative_slope
     # the product of both first: one of them is 0 where the other is huge; and in the tails rounding is all that is left
     return above - a * below, (variance_above + a * a * variance_below + 2 * a * (above * below)).clamp_min(0)

@@ -1,7 +1,8 @@
 """Moments of max(x, 0), x ~ N(m, v): what ReLU costs is what most networks cost, so there are several ways to them.
 
 `rectified` chooses: a kernel in C, few passes over memory where PyTorch runs uncompiled, or the formula as it stands
-where compilers see it; and where digits next to 0 matter (`alone=False`), always a form that keeps them.
+where compilers see it; and where digits next to 0 matter (not `alone`), a form that keeps them, as the kernel does to
+ten standard deviations (`added`).
 Shapes: all tensors here are (*shape), and all results too.
 """
 
@@ -21,7 +22,8 @@ __all__ = ["rectified", "rectified_gradients"]
 
 _SMALLEST_STD = 1e-19  # its inverse is finite in float32
 # Numbers from which compiled code calls a kernel. In predictions it is faster, if slower to compile, to make ReLU one
-# with what follows; in training that would be done twice, as the backward pass computes it again.
+# with what follows; in training that would be done twice, as the backward pass computes it again. Formulas that keep
+# digits are so long that training calls the kernel for any number.
 MANY, MANY_TO_PREDICT = 1 << 14, 1 << 20
 
 
@@ -94,9 +96,9 @@ def _rectified_gradients(
     return grad_m, torch.addcmul(grad_v, grad_mean, density, value=0.5)
 
 
-def _rectified(m: Tensor, v: Tensor, alone: bool, many: int) -> tuple[Tensor, Tensor]:
+def _rectified(m: Tensor, v: Tensor, alone: bool, added: bool, many: int) -> tuple[Tensor, Tensor]:
     """What `rectified` gives, without derivatives; `many` as for `native.suits`. shapes: (*), (*) -> (*), (*)"""
-    if alone and native.suits(m, v, many=many):
+    if (alone or added) and native.suits(m, v, many=many):
         return native.rectified(m, v, *special.HALF_LINE, NEGLIGIBLE[m.dtype])
     if alone and not torch.compiler.is_compiling():
         return _rectified_in_passing(m, v)
@@ -119,25 +121,26 @@ class _Rectified(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor]:
-        return _rectified(m, v, alone, MANY)
+    def forward(m: Tensor, v: Tensor, alone: bool, added: bool) -> tuple[Tensor, Tensor]:
+        return _rectified(m, v, alone, added, 0 if added else MANY)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        *moments, ctx.alone = inputs
+        *moments, ctx.alone, ctx.added = inputs
         ctx.save_for_backward(*moments, output[0])
 
     @staticmethod
-    def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None, None]:
         m, v, mean = ctx.saved_tensors
-        return *rectified_gradients(m, v, mean, grad_mean, grad_variance, ctx.alone), None
+        return *rectified_gradients(m, v, mean, grad_mean, grad_variance, ctx.alone, ctx.added), None, None
 
 
 def rectified_gradients(
-    m: Tensor, v: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor, alone: bool = False
-) -> tuple[Tensor, Tensor]:
+    m: Tensor, v: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor, alone: bool = False,
+    added: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Derivatives by m and v, of those by the results of `rectified`, of which `mean` is one. shapes: (*)"""
-    if alone and native.suits(m, v, mean, grad_mean, grad_variance, many=MANY):
+    if (alone or added) and native.suits(m, v, mean, grad_mean, grad_variance, many=0 if added else MANY):
         far = NEGLIGIBLE[m.dtype]
         return native.rectified_gradients(m, v, mean, grad_mean, grad_variance, *special.HALF_LINE, far)
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -149,15 +152,16 @@ def rectified_gradients(
     return grad_m, torch.addcmul(grad_variance * within, grad_mean, density, value=0.5)
 
 
-def rectified(m: Tensor, v: Tensor, alone: bool = False) -> tuple[Tensor, Tensor]:
+def rectified(m: Tensor, v: Tensor, alone: bool = False, added: bool = False) -> tuple[Tensor, Tensor]:
     """Mean and variance of max(x, 0). shapes: (*), (*) -> (*), (*)
 
     Args:
         alone: nothing will be subtracted from the result, so digits of values next to 0 do not matter: faster.
+        added: digits next to 0 matter, but something larger is added to what is less than 1e-20 of the variance.
     """
     compiled = torch.compiler.is_compiling()
     if compiled and not torch.is_grad_enabled():
-        return _rectified(m, v, alone, MANY_TO_PREDICT)
-    if alone and not compiled and native.suits(m, v):  # nothing is recorded
+        return _rectified(m, v, alone, added, MANY_TO_PREDICT)
+    if (alone or added) and not compiled and native.suits(m, v):  # nothing is recorded
         return native.rectified(m, v, *special.HALF_LINE, NEGLIGIBLE[m.dtype])
-    return apply(_Rectified, m, v, alone)
+    return apply(_Rectified, m, v, alone, added)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class LayerWeight(Moments):
     def __init__(self, loc: Tensor, variance: Tensor, gain: Tensor | None = None, by_output: Tensor | None = None):
         super().__init__(loc, variance)
         self.gain, self.by_output = gain, by_output
+        self.panels: dict[Any, Tensor] = {}  # the same as a kernel reads it (`bedl.nn.chain`), for weights that stay
 
 
 class _Precision:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl import native
-from bedl.heads.race.mixtures import LOG_EXPONENTIAL
+from bedl.heads.race.mixtures import LOG_EXPONENTIAL, NUMBERS
 
 __all__ = ["clocks", "erf"]
 
@@ -51,7 +51,7 @@ def clocks(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool = 
     """
     if native.suits(m, v, nodes):
         kernel = native.clocks_and_slopes if slopes else native.clocks
-        return kernel(m, v, nodes, [number for component in LOG_EXPONENTIAL[components] for number in component])
+        return kernel(m, v, nodes, NUMBERS[components])
     return _clocks(m[..., None] + nodes[..., None, :], v[..., None], components, slopes)
 
 

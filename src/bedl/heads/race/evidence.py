@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from bedl import gauss, native
+from bedl.heads.race import mixtures
 from bedl.heads.race.clocks import clocks
 from bedl.heads.race.divergence import EULER, gamma_terms
-from bedl.heads.race.mixtures import LOG_EXPONENTIAL
 from bedl.heads.race.probabilities import race_nodes
 from bedl.heads.race.spread import HARDLY, log_normal_total
 
@@ -58,8 +58,7 @@ def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(m):
         return _entropy(m, v, *FINE)  # nothing can be asked of a point here, and the fine rule is right everywhere
     if native.suits(m, v):
-        mixture = [number for component in LOG_EXPONENTIAL[COMPONENTS] for number in component]
-        return native.data_entropy(m, v, mixture, COARSE, FINE, WIDE, NUMBERS)
+        return native.data_entropy(m, v, mixtures.NUMBERS[COMPONENTS], COARSE, FINE, WIDE, NUMBERS)
     result, wide = _entropy(m, v, *COARSE), (v > WIDE).any(-1)
     if bool(wide.any()):
         result = result.index_put((wide,), _entropy(m[wide], v[wide], *FINE))

@@ -7,7 +7,7 @@ function is 8e-4 for R = 4, 1.2e-4 for R = 6 and 2e-5 for R = 8 (minimax fits; t
 
 from __future__ import annotations
 
-__all__ = ["LOGISTIC", "LOG_EXPONENTIAL"]
+__all__ = ["LOGISTIC", "LOG_EXPONENTIAL", "NUMBERS"]
 
 # (probability, mean, variance), the widest component first: `clocks` scales by that one
 LOG_EXPONENTIAL: dict[int, tuple[tuple[float, float, float], ...]] = {
@@ -36,6 +36,9 @@ LOG_EXPONENTIAL: dict[int, tuple[tuple[float, float, float], ...]] = {
         (0.0202888485205, 1.25358003283, 0.124777151196),
     ),
 }
+
+# the same as kernels read them: one number after the other
+NUMBERS = {count: [number for component in LOG_EXPONENTIAL[count] for number in component] for count in LOG_EXPONENTIAL}
 
 # (probability, variance)
 LOGISTIC: tuple[tuple[float, float], ...] = (

@@ -43,8 +43,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bedl import native
 from bedl.autograd import apply, first_order_only
 from bedl.heads.race.clocks import clocks
+from bedl.heads.race.mixtures import NUMBERS
 
 __all__ = [
     "Race",
@@ -251,6 +253,8 @@ def log_mean_softmax(m: Tensor, v: Tensor, count: int = 16, components: int = 6)
         >>> log_mean_softmax(m, 0 * v).exp()
         tensor([[0.6652, 0.2447, 0.0900]])
     """
+    if count <= native.MOST_NODES and not torch.compiler.is_compiling() and native.suits(m, v):
+        return native.log_mean_softmax(m, v, count, NUMBERS[components])
     m = m - m.detach().amax(-1, keepdim=True)  # the answer does not change, the nodes keep their digits
     nodes, log_weight = race_nodes(m, v, count)
     if torch.is_grad_enabled() and (m.requires_grad or v.requires_grad):

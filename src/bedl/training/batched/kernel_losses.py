@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bedl import native
 from bedl.heads import Dirichlet, Head, Normal
-from bedl.heads.race import CURVES, LOG_EXPONENTIAL
+from bedl.heads.race import CURVES, mixtures
 from bedl.methods import Batch
 from bedl.objectives import PAC, Known, MarginalLikelihood, Sum, Unknown
 from bedl.training.batched.layers import Pair
@@ -119,7 +119,7 @@ class DirichletLoss(KernelLoss):
     def losses(
         self, loc: Tensor, variance: Tensor, y: Tensor, weight: Tensor | None, by: tuple[Tensor, Tensor]
     ) -> Tensor:
-        mixture = [number for component in LOG_EXPONENTIAL[self.head.components] for number in component]
+        mixture = mixtures.NUMBERS[self.head.components]
         return native.training.dirichlet_loss(
             loc, variance, y, weight, self.numbers, self.head.nodes, mixture, CURVES, *by
         )
