@@ -20,6 +20,7 @@ class Case:
         quiet: options under which nothing about the network is unknown: no ``model`` part.
         draws_per_row: whether something is drawn for each row, so that a row of weight 0 moves the others' luck.
         seedless: whether nothing is random, so that seeds change nothing.
+        digits: options for digits, where those of all tables are too few; None: the same.
         tables: whether it takes tables; what takes images only is tested with images, elsewhere.
     """
 
@@ -28,6 +29,7 @@ class Case:
     quiet: dict[str, Any] | None = None
     draws_per_row: bool = False
     seedless: bool = False
+    digits: dict[str, Any] | None = None
     tables: bool = True
 
 
@@ -38,7 +40,10 @@ CASES = {
     "residual-cnn-gp": Case({"image": (1, 1, -1), "blocks": 1, "size": 3}, seedless=True),
     "resnet-gp": Case({"image": (1, 1, -1), "blocks": 1}, seedless=True),
     "sparse-gp": Case({"inducing": 15, "steps": 50, "lr": 0.2}),
-    "conv-gp": Case({"image": (1, 1, -1), "inducing": 10, "steps": 50, "lr": 0.2}),
+    "conv-gp": Case(
+        {"image": (1, 1, -1), "inducing": 10, "steps": 50, "lr": 0.2},
+        digits={"image": (1, 8, 8), "inducing": 20, "steps": 150, "lr": 0.1},
+    ),
     "hmc": Case({"draws": 20, "chains": 2, "warmup": 40, "thin": 1, "steps": 6}, {"hidden_layers": (10,)}),
     "neural-process": Case({"steps": 80, "lr": 0.02}, quiet={}),
     "pbp": Case({"passes": 4}),

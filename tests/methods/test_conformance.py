@@ -63,7 +63,8 @@ def split(data: str, rows: int = 300) -> tuple[np.ndarray, ...]:
 @functools.cache
 def fitted(name: str, data: str, task: str) -> Any:
     X, y, _, _ = split(data)
-    return fresh(name, task).fit(X, y)
+    more = case_of(name).digits if data == "digits" else None
+    return fresh(name, task, **(more or {})).fit(X, y)
 
 
 @functools.cache

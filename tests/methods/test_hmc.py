@@ -51,6 +51,54 @@ def test_a_linear_network_has_the_posterior_of_linear_regression() -> None:
     assert said.data.item() == pytest.approx(0.25)
 
 
+@pytest.mark.slow
+def test_the_posterior_of_a_network_is_that_of_pyros_nuts() -> None:
+    """Not among the tests' requirements: install pyro-ppl to run it. Another sampler, and the density by hand.
+
+    Predictions are what two samplers of a network can be compared by: weights have many modes that are the same.
+    """
+    infer = pytest.importorskip("pyro.infer", reason="pip install pyro-ppl")
+    pyro = pytest.importorskip("pyro")
+    rng = torch.Generator().manual_seed(0)
+    x = torch.cat([torch.linspace(-1.5, -0.5, 8), torch.linspace(0.5, 1.5, 8)]).double()[:, None]
+    y = torch.sin(2 * x) + 0.2 * torch.randn(16, 1, generator=rng).double()
+    new = torch.tensor([[-2.5], [-1.0], [0.0], [1.0], [2.5]]).double()
+    width, scale, draws_of_each = 3, 1.5, 400
+
+    def outputs(p: dict[str, torch.Tensor], at: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(at @ p["w1"].T + p["b1"]) @ p["w2"].T + p["b2"]
+
+    def potential(p: dict[str, torch.Tensor]) -> torch.Tensor:
+        normal = torch.distributions.Normal
+        prior = normal(0, scale).log_prob(p["w1"]).sum() + normal(0, scale / width**0.5).log_prob(p["w2"]).sum()
+        prior = prior + sum(normal(0, 1).log_prob(p[name]).sum() for name in ("b1", "b2", "log_precision"))
+        return -prior - normal(outputs(p, x), (-0.5 * p["log_precision"]).exp()).log_prob(y).sum()
+
+    pyro.set_rng_seed(0)
+    start = {"w1": torch.randn(width, 1), "b1": torch.zeros(width), "w2": torch.randn(1, width), "b2": torch.zeros(1),
+             "log_precision": torch.zeros(1)}  # fmt: skip
+    kernel = infer.NUTS(potential_fn=potential, max_tree_depth=6)
+    chains = infer.MCMC(
+        kernel, draws_of_each, 200, {name: part.double() for name, part in start.items()}, disable_progbar=True
+    )
+    chains.run()
+    draws = chains.get_samples()
+    theirs = torch.stack([outputs({k: v[i] for k, v in draws.items()}, new)[:, 0] for i in range(draws_of_each)])
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 1))
+    method = HMC(net, MeanVariance(1, "shared"), draws_of_each, 8, 300, 3, 20, scale).double()
+    method.fit(x, y)
+    said = method.predict(new)
+    assert method.reduction < 1.1
+    # with a hundred independent draws or more of each, means are known to 0.1 std, and variances to a fifth
+    torch.testing.assert_close(said.mean[:, 0], theirs.mean(0), rtol=0, atol=0.3 * theirs.std(0).max().item())
+    assert ((said.mean[:, 0] - theirs.mean(0)).abs() < 0.4 * theirs.std(0)).all()
+    assert (said.model[:, 0].sqrt() / theirs.std(0)).log().abs().max() < 0.35
+    noise = (-draws["log_precision"]).exp().mean().item()
+    assert said.data[0, 0].item() == pytest.approx(noise, rel=0.35)
+
+
 def test_weights_count_as_rows() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(6, 2).double(), torch.randn(6, 1).double()

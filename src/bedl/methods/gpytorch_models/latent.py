@@ -56,9 +56,8 @@ class Latent(ApproximateGP):
     def covariances(self, a: Tensor, b: Tensor) -> Tensor:
         """Of the processes, in plain operations, as they are asked for often. shapes: (O, m, d), (n, d) -> (O, m, n)"""
         kernel: Any = self.covar_module
-        a, b = a / kernel.base_kernel.lengthscale, b / kernel.base_kernel.lengthscale
-        near = a @ b.mT - 0.5 * a.square().sum(-1)[..., None] - 0.5 * b.square().sum(-1)[..., None, :]
-        return kernel.outputscale[:, None, None] * near.clamp_max(0.0).exp()
+        near = _nearness(a / kernel.base_kernel.lengthscale, b / kernel.base_kernel.lengthscale)
+        return kernel.outputscale[:, None, None] * near
 
     def start(self, x: Tensor, generator: torch.Generator) -> None:
         """Put the inducing points on rows of x, and a little beside them. x: shape (n, features)"""
@@ -111,15 +110,26 @@ class PatchLatent(Latent):
     def across(self, z: Tensor, x: Tensor) -> Tensor:
         """Covariances of patches and images. shapes: (O, m, patch), (O, n, pixels) -> (O, m, n)"""
         patches = self.patches(x)
-        k = self.covar_module(z, patches.flatten(-3, -2)).to_dense()
-        return k.unflatten(-1, patches.shape[-3:-1]).mean(-1)
+        kernel: Any = self.covar_module
+        scale = kernel.base_kernel.lengthscale
+        near = _nearness(z / scale, patches.flatten(-3, -2) / scale).unflatten(-1, patches.shape[-3:-1])
+        return kernel.outputscale[:, None, None] * near.mean(-1)
 
     def variances(self, x: Tensor) -> Tensor:
         """Of images. shape: (O, n, pixels) -> (O, n)"""
         kernel: Any = self.covar_module
         scaled = self.patches(x) / kernel.base_kernel.lengthscale.unsqueeze(-2)
-        distance = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square()
-        return kernel.outputscale[:, None] * (-0.5 * distance).exp().mean((-2, -1))
+        return kernel.outputscale[:, None] * _nearness(scaled, scaled).mean((-2, -1))
+
+
+def _nearness(a: Tensor, b: Tensor) -> Tensor:
+    """exp(−½ ‖a − b‖²) of all pairs. shapes: (*, m, d), (*, n, d) -> (*, m, n)
+
+    The exponent is one product, of a, −½ ‖a‖² and 1 with b, 1 and −½ ‖b‖²: passes over all pairs are what takes time.
+    """
+    half_a, half_b = (-0.5 * part.square().sum(-1, keepdim=True) for part in (a, b))
+    left = torch.cat([a, half_a, torch.ones_like(half_a)], -1)
+    return (left @ torch.cat([b, torch.ones_like(half_b), half_b], -1).mT).exp()
 
 
 class _PatchStrategy(VariationalStrategy):
