@@ -161,6 +161,13 @@ def test_rectified_normals_in_c_are_those_of_quadrature() -> None:
     assert found.item() == pytest.approx(integrate.quad(given, 0, 15 * math.sqrt(a))[0], rel=1e-8)
 
 
+def test_covariances_have_derivatives_by_the_images() -> None:
+    """As attacks ask for them: PyTorch does the work where somebody wants gradients."""
+    kernel = ImageKernel((1, 3, 3), [Convolution(3, 9.0, 1.0), relu, Convolution(None, 1.0, 1.0)])
+    x, z = torch.randn(2, 9).double().requires_grad_(), torch.randn(3, 9).double()
+    assert torch.autograd.gradcheck(lambda x: kernel(x, z), (x,))
+
+
 def test_a_layer_of_ones_own_goes_through_pytorch() -> None:
     """One that doubles: the kernel in C does not know it, and the answer has it."""
     layers = [Convolution(3, 9.0, 1.0), relu, Convolution(None)]

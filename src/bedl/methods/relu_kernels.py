@@ -216,7 +216,8 @@ class ImageKernel:
         """The network for the kernel in C, if that can take it and these images; else None."""
         steps = _steps(self.layers)
         suits = all(x.dtype is torch.float64 and x.device.type == "cpu" and len(x) for x in images)
-        if steps is None or not suits or not native.is_built():
+        watched = torch.is_grad_enabled() and any(x.requires_grad for x in images)
+        if steps is None or not suits or watched or not native.is_built():
             return None
         return native.image_kernel.Program(steps, self.image)
 
