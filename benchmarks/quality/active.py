@@ -1,8 +1,7 @@
 """What to label next: rows of which little is known, or rows drawn at random?
 
 Rounds of labelling on UCI's sets. A policy's score is its RMSE on rows that are never labelled, averaged over the
-rounds; rows are chosen with probability in proportion to their epistemic variance (A. Kirsch et al., "Stochastic Batch
-Acquisition", 2021), since the most unknown ones are often alike.
+rounds. Rows are chosen as `BEDLRegressor.rows_to_label` does, by their epistemic variances and how far they are apart.
 """
 
 from __future__ import annotations
@@ -46,8 +45,9 @@ def work(cell: Cell) -> dict[str, float]:
         model = BEDLRegressor(random_state=cell["split"]).fit(x[labelled], data.y[labelled])
         scores[f"rmse_{number}"] = float(np.sqrt(np.mean((model.predict(x[test]) - data.y[test]) ** 2)))
         rest = np.setdiff1d(pool, labelled)
-        keys = rng.gumbel(size=len(rest))  # the largest of log weight + Gumbel: a draw without replacement
         if cell["method"] == "epistemic":
-            keys += np.log(model.predict_dist(x[rest]).epistemic[:, 0].numpy())
-        labelled += list(rest[np.argsort(keys)[-MORE:]])
+            chosen = model.rows_to_label(x[rest], MORE)
+        else:
+            chosen = rng.permutation(len(rest))[:MORE]
+        labelled += list(rest[chosen])
     return {"rmse": float(np.mean(list(scores.values())[1:])), **scores}

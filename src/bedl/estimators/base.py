@@ -166,6 +166,20 @@ class BEDLEstimator(Building):
             X_var: variance of the noise in X, as in `fit`.
         """
         check_is_fitted(self, "method_")
+        inputs = self._inputs(X, X_var)
+        place = device_of(self.method_)
+        if self.method_.training:
+            self.method_.eval()  # once, not for every prediction
+        few = len(inputs) <= FEW and self._is_table()
+        # to prepare weights pays off from the second chunk on
+        with frozen(self.method_) if inputs.X.size > CHUNK else nullcontext(), few_threads(0 if few else math.inf):
+            parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
+        found = values_of(parts) if len(parts) > 1 else parts[0]
+        found.names = self._output_names()
+        return found
+
+    def _inputs(self, X: Any, X_var: Any = None) -> Inputs:
+        """Rows to predict for, checked, and encoded where training's were."""
         if self.encoder_ is not None:
             X = encoded(self, X, self.encoder_, self.unseen)[0]
         elif needs_encoding(X) and len(self.input_shape_) == 1:
@@ -177,17 +191,7 @@ class BEDLEstimator(Building):
             images = len(self.input_shape_) > 1
             X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], allow_nd=images)
         self._same_shape(X)
-        inputs = Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
-        place = device_of(self.method_)
-        if self.method_.training:
-            self.method_.eval()  # once, not for every prediction
-        few = len(X) <= FEW and self._is_table()
-        # to prepare weights pays off from the second chunk on
-        with frozen(self.method_) if X.size > CHUNK else nullcontext(), few_threads(0 if few else math.inf):
-            parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
-        found = values_of(parts) if len(parts) > 1 else parts[0]
-        found.names = self._output_names()
-        return found
+        return Inputs(X, check_noise(X_var, X), getattr(torch, self.dtype_))
 
     def _in_units(self, prediction: Predictive) -> Predictive:
         """What the method predicts, in the targets' own units."""

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import _check_y, check_consistent_length, validate_data
+from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, validate_data
 
 from bedl.deploy.scaling import WithSpread
 from bedl.estimators.base import PARTS, BEDLEstimator
 from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
 from bedl.estimators.inputs import check_targets, column_moments
+from bedl.estimators.labelling import candidates, most_telling
+from bedl.estimators.portable import device_of
 from bedl.estimators.signatures import parameters_of
 from bedl.heads import head_of
 from bedl.methods.stacking import held_out_quantile
@@ -234,6 +236,33 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             ending = "" if self.n_targets_ == 1 else f"_{name}"
             columns.update({f"{key}{ending}": values[:, number] for key, values in parts.items()})
         return pandas.DataFrame(columns, index=getattr(X, "index", None))
+
+    def rows_to_label(self, X: Any, n: int = 1) -> np.ndarray:
+        """Which rows of X, whose targets are not known yet, to ask for: those that would tell most about all of X.
+
+        Not the `n` least known ones, which are often alike, but one after the other those whose labels would lower the
+        epistemic variance of all rows most; see `bedl.estimators.labelling.most_telling`. Of a large X, 4,000 rows are
+        looked at, half of them evenly spaced and half of them the least known.
+
+        Args:
+            X: shape (rows, n_features)
+            n: how many.
+
+        Returns:
+            numbers of rows, the first one first. shape: (n,)
+        """
+        check_is_fitted(self, "method_")
+        nearness = getattr(self.method_, "nearness", None)
+        if nearness is None:
+            raise ValueError(f"method {self.built_[0]!r} keeps no distances between rows; rows_to_label needs 'auto'")
+        prediction, size = self.predict_dist(X), torch.as_tensor(self.target_scale_).square()
+        unknown, noise = ((part / size).mean(1).numpy() for part in (prediction.epistemic, prediction.data))
+        rows, matter = candidates(unknown)
+        if not 1 <= n <= len(rows):
+            raise ValueError(f"n lies between 1 and {len(rows)}, the rows that are looked at; not {n!r}")
+        with torch.no_grad():
+            places = nearness.place(self._inputs(X).fetch_rows(rows).to(device_of(self.method_))).double().cpu()
+        return rows[most_telling(unknown[rows], float(noise.mean()), places.numpy(), n, matter)]
 
     # -- for the base class -----------------------------------------------------------------------
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
