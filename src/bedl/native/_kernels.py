@@ -35,6 +35,8 @@ _SIGNATURES = {
     # a training step, see `_training`
     "bedl_weights": [*[_COUNT] * 3, *[_POINTER] * 5],
     "bedl_weights_gradients": [*[_COUNT] * 3, *[_POINTER] * 7],
+    "bedl_affine": [_POINTER] * 10,
+    "bedl_affine_gradients": [_POINTER] * 15,
     "bedl_norms": [_COUNT, _COUNT, _POINTER, _POINTER],
     "bedl_adam": [_COUNT, _COUNT, _POINTER, _POINTER, *[_NUMBER] * 4, *[_POINTER] * 4],
     "bedl_columns": [*[_COUNT] * 6, *[_POINTER] * 6],

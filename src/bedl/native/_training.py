@@ -7,8 +7,9 @@ are as far apart as those, and without gaps in themselves. All results are writt
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from torch import Tensor
 from bedl.native import _kernels
 
 __all__ = [
-    "adam", "columns", "columns_gradients", "dirichlet_loss", "normal_loss", "norms", "rectified",
-    "rectified_gradients", "weights", "weights_gradients",
+    "adam", "affine", "affine_gradients", "columns", "columns_gradients", "dirichlet_loss", "normal_loss", "norms",
+    "rectified", "rectified_gradients", "weights", "weights_gradients",
 ]  # fmt: skip
 
 MOST_SIZE = 8  # numbers that a column is embedded in
@@ -59,6 +60,49 @@ def weights_gradients(
     """
     given = (pull, mean, variance, by_variance, by_second_moment, by_mean, by_logvar)
     _library().bedl_weights_gradients(*mean.shape, mean.stride(0), *(x.data_ptr() for x in given))
+
+
+@functools.lru_cache
+def _sizes(*sizes: int) -> ctypes.Array:
+    return (ctypes.c_int64 * len(sizes))(*sizes)
+
+
+def _pointers(tensors: Iterable[Tensor | None]) -> Iterator[int | None]:
+    return (None if x is None else x.data_ptr() for x in tensors)
+
+
+def affine(
+    weight: Sequence[Tensor], bias: Tensor | None, x: Tensor, x_variance: Tensor | None, square: Tensor, loc: Tensor,
+    variance: Tensor,
+) -> None:  # fmt: skip
+    """A Gaussian linear layer.
+
+    Args:
+        weight: means, variances, second moments. shapes: (R, outputs, inputs)
+        bias: shape (R, outputs)
+        x, x_variance: without gaps. shape: (R, n, inputs)
+        square: room for the squares of `x`. shape: (R, n, inputs)
+        loc, variance: results. shape: (R, n, outputs)
+    """
+    sizes = _sizes(*x.shape, loc.shape[2], weight[0].stride(0), weight[1].stride(0))
+    _library().bedl_affine(sizes, *_pointers((*weight, bias, x, x_variance, square, loc, variance)))
+
+
+def affine_gradients(
+    weight: Sequence[Tensor], x: Tensor, x_variance: Tensor | None, square: Tensor, by_loc: Tensor,
+    by_variance: Tensor, by: Sequence[Tensor | None], to: Sequence[Tensor | None],
+) -> None:  # fmt: skip
+    """Derivatives of what `affine` gives.
+
+    Args:
+        weight, x, x_variance, square: as there.
+        by_loc, by_variance: derivatives by the results, without gaps. shape: (R, n, outputs)
+        by: derivatives by means, variances, second moments and bias, which are written; as far apart as those.
+        to: derivatives by `x` and `x_variance`, which are written where they are asked for.
+    """
+    sizes = _sizes(*x.shape, by_loc.shape[2], weight[0].stride(0), weight[1].stride(0))
+    given = (*weight, x, x_variance, square, by_loc, by_variance, *by, *to)
+    _library().bedl_affine_gradients(sizes, *_pointers(given))
 
 
 def rectified(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:

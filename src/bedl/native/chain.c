@@ -5,87 +5,14 @@
  * the mean is mu m, the variance s^2 (m^2 + v) + mu^2 v. Maps lie in memory as (points, height, width, channels), so that
  * what an output sees in a row of a map is one run. A linear layer sees all of its input: a window as large as the map.
  */
-#include "arithmetic.h"
+#include "products.h"
 
-#define ROWS 6           /* of a tile: outputs of a map that are computed at a time */
-#define MOST_OUTPUTS 64  /* of a tile */
 #define GROUP 60         /* rows that a thread takes at once */
 #define AT_A_TIME 16     /* weights of an output that are laid out at once */
 #define WORTH_THREADS (1 << 20)
 
 void bedl_rectified_piece(int64_t n, const float *m, const float *v, float *mean, float *variance,
                           const float *coefficients, float unit, float far);
-
-/* What an output sees: runs of so many numbers, so far apart. */
-typedef struct {
-    int64_t runs, length, apart;
-} Window;
-
-/* Of inputs: means, variances (NULL: they are known), means of squares. */
-typedef struct {
-    float *m, *v, *seen;
-} Values;
-
-/* Weights of up to MOST_OUTPUTS outputs, (window, width); width is that of the outputs filled up with zeros. */
-typedef struct {
-    int64_t width;
-    const float *mean, *gain, *variance;
-} Panel;
-
-#define JOINED_(a, b) a##b
-#define JOINED(a, b) JOINED_(a, b)
-#if defined(__x86_64__) && defined(__linux__) && !defined(PORTABLE)
-#define BY_PROCESSOR
-#define NAMED(x) JOINED(x, _v4)
-#define TARGET __attribute__((target("avx512f,fma,avx2")))
-#define LANES 16
-#define HALF 8
-#define VECTORS 4
-#include "tile.h"
-#undef NAMED
-#undef TARGET
-#undef LANES
-#undef HALF
-#undef VECTORS
-#define NAMED(x) JOINED(x, _v3)
-#define TARGET __attribute__((target("avx2,fma")))
-#define LANES 8
-#define HALF 4
-#define VECTORS 2
-#include "tile.h"
-#undef NAMED
-#undef TARGET
-#undef LANES
-#undef HALF
-#undef VECTORS
-#endif
-#define NAMED(x) JOINED(x, _v1)
-#define TARGET
-#define LANES 4
-#define HALF 4
-#ifdef __aarch64__
-#define VECTORS 4
-#else
-#define VECTORS 2
-#endif
-#include "tile.h"
-
-typedef void Tile(const Window *, const Values *, const int64_t *, const Panel *, float *, float *);
-
-/* How this processor multiplies: outputs of a panel, and what their number is filled up to a multiple of. */
-typedef struct {
-    Tile *tile;
-    int64_t most, unit;
-} Way;
-
-static Way way_of_processor(void) {
-#ifdef BY_PROCESSOR
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f")) return (Way){tile_v4, 64, 8};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (Way){tile_v3, 16, 4};
-#endif
-    return (Way){tile_v1, LANES * VECTORS, HALF};
-}
 
 /* A layer, as it comes from Python. height, width: of its inputs with the zeros around them. */
 typedef struct {
@@ -95,7 +22,6 @@ typedef struct {
 static int64_t window_size(const Layer *l) { return l->channels * l->down * l->across; }
 static int64_t height_of(const Layer *l) { return (l->height - l->down) / l->stride_down + 1; }
 static int64_t width_of(const Layer *l) { return (l->width - l->across) / l->stride_across + 1; }
-static int64_t filled(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
 /* Lays weights out as tiles read them: mean, square of the mean (or `gain`), variance, each panel by panel, within it
  * (down, across, channel, output). weights: (outputs, channels, down, across); spread: variances or their logarithms;
@@ -103,7 +29,7 @@ static int64_t filled(int64_t count, int64_t unit) { return (count + unit - 1) /
 FOR_EACH_PROCESSOR
 void bedl_panels(const Layer *l, const float *mean, const float *spread, int64_t is_log, const float *gain,
                  float *panels) {
-    Way way = way_of_processor();
+    Way way = bedl_way();
     int64_t size = window_size(l), area = l->down * l->across, filled_up = filled(l->outputs, way.unit);
     float *to_mean = panels, *to_gain = panels + size * filled_up, *to_variance = to_gain + size * filled_up;
     for (int64_t first = 0; first < l->outputs; first += way.most) {
@@ -203,7 +129,7 @@ static void some_rows(const Layer *l, Way way, int64_t row, int64_t end, int64_t
             if (++z == wide) z = 0, y++;
             if (y == high) y = 0, point++;
         }
-        way.tile(&window, x, offsets, &panel, loc, variance);
+        way.tile(&window, x, offsets, &panel, loc, variance, MOST_OUTPUTS);
         bedl_chain_finish(l, &panel, first, outputs, rows, bias, fit, loc, variance, to, &place->values);
     }
 }
@@ -246,7 +172,7 @@ static void lay_out(const Layer *l, int64_t points, const float *x, Values *to) 
 void bedl_chain(int64_t n, int64_t at_a_time, int64_t layers, const Layer *layer, float *const *given, const float *x,
                 const float *fit, float unit, float far, float *room, int64_t even, int64_t odd, float *loc,
                 float *variance) {
-    Way way = way_of_processor();
+    Way way = bedl_way();
     Fit how = {fit, unit, far};
     int64_t shown = layer->channels * (layer->height - 2 * layer->pad_down) * (layer->width - 2 * layer->pad_across);
     const Layer *end = layer + layers - 1;

@@ -39,31 +39,33 @@ TARGET INLINE void NAMED(clear)(const int count, const int half, NAMED(Sums) * s
     }
 }
 
-TARGET INLINE void NAMED(store)(const int count, const int half, const NAMED(Sums) * sums, float *to) {
-    UNROLLED for (int r = 0; r < ROWS; r++, to += MOST_OUTPUTS) {
+TARGET INLINE void NAMED(store)(const int count, const int half, const NAMED(Sums) * sums, float *to, int64_t apart) {
+    UNROLLED for (int r = 0; r < ROWS; r++, to += apart) {
         UNROLLED for (int j = 0; j < count; j++) *(NAMED(Whole) *)(to + j * LANES) = sums->whole[r][j];
         if (half) *(NAMED(Half) *)(to + count * LANES) = sums->half[r];
     }
 }
 
 TARGET INLINE void NAMED(products)(const int count, const int half, const Window *window, const Values *x,
-                                   const int64_t *offsets, const Panel *panel, float *loc, float *variance) {
+                                   const int64_t *offsets, const Panel *panel, float *loc, float *variance,
+                                   int64_t apart) {
     NAMED(Sums) sums;
     NAMED(clear)(count, half, &sums);
     NAMED(add)(count, half, window, x->m, offsets, panel->mean, &sums);
-    NAMED(store)(count, half, &sums, loc);
+    NAMED(store)(count, half, &sums, loc, apart);
+    if (!x->seen) return;
     NAMED(clear)(count, half, &sums);
     NAMED(add)(count, half, window, x->seen, offsets, panel->variance, &sums);
     if (x->v) NAMED(add)(count, half, window, x->v, offsets, panel->gain, &sums);
-    NAMED(store)(count, half, &sums, variance);
+    NAMED(store)(count, half, &sums, variance, apart);
 }
 
-/* loc, variance: (ROWS, MOST_OUTPUTS) */
+/* loc, variance: (ROWS, width of the panel), rows `apart` from each other */
 TARGET static void NAMED(tile)(const Window *window, const Values *x, const int64_t *offsets, const Panel *panel,
-                               float *loc, float *variance) {
+                               float *loc, float *variance, int64_t apart) {
 #define CASE(count, half)                                                                                             \
     case 2 * (count) + (half):                                                                                        \
-        NAMED(products)(count, half, window, x, offsets, panel, loc, variance);                                       \
+        NAMED(products)(count, half, window, x, offsets, panel, loc, variance, apart);                                \
         return;
     int half = HALF < LANES && panel->width % LANES;
     switch (2 * (panel->width / LANES) + half) {

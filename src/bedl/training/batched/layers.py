@@ -21,6 +21,8 @@ from bedl.rules.rectified import rectified, rectified_gradients
 from bedl.special import NEGLIGIBLE
 from bedl.training.batched.rows import Rows, Weight
 
+MOST_IN_CACHE = 1024  # rows or columns of matrices; the library's products are as fast with more
+
 __all__ = ["Activation", "Affine", "Chain", "Embedding", "Layer", "Pair", "Scaling", "Shortcut"]
 
 
@@ -72,6 +74,11 @@ class Affine:
     def forward(self, x: Pair) -> Pair:
         w, room = self.weight, self.room
         loc = room.like("loc", x.loc, w.mean.shape[1])
+        if self._in_c(x):
+            square, variance = room.like("square", x.loc), room.like("variance", loc)
+            native.training.affine(w[:3], self.bias, *x, square, loc, variance)
+            self.x, self.square = x, square
+            return Pair(loc, variance)
         if self.bias is None:
             torch.bmm(x.loc, w.mean.mT, out=loc)
         else:
@@ -86,6 +93,15 @@ class Affine:
     def backward(self, by: Pair, inputs: bool) -> Pair | None:
         w, x, room = self.weight, self.x, self.room
         assert by.variance is not None
+        if self._in_c(x) and self._in_c(by):
+            to = [
+                room.like(name, x.loc) if inputs and part is not None else None
+                for name, part in (("by_loc", x.loc), ("by_variance", x.variance))
+            ]
+            native.training.affine_gradients(
+                w[:3], *x, self.square, by.loc, by.variance, (*w[3:], self.by_bias), to
+            )  # fmt: skip
+            return Pair(*to) if inputs else None  # type: ignore[arg-type]
         torch.bmm(by.loc.mT, x.loc, out=w.by_mean)
         torch.bmm(by.variance.mT, self.square, out=w.by_variance)
         if self.by_bias is not None:
@@ -100,6 +116,11 @@ class Affine:
         if x.variance is None:
             return Pair(by_loc, None)
         return Pair(by_loc, torch.bmm(by.variance, w.second_moment, out=room.like("by_variance", x.loc)))
+
+    def _in_c(self, x: Pair) -> bool:
+        """Whether the kernel takes it: products that fit into a cache, and as many networks as there are threads."""
+        fits = max(x.loc.shape[1:]) <= MOST_IN_CACHE and len(x.loc) >= torch.get_num_threads()
+        return self.rows.in_c and fits and all(part is None or part.is_contiguous() for part in x)
 
 
 class Activation:
