@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 from sklearn.linear_model import BayesianRidge
 
-from bedl.methods.stacking import RATIOS, bayesian_linear, held_out_quantile, mixture_weights
+from bedl.methods.stacking import RATIOS, bayesian_linear, held_out_quantile, interval_scores, mixture_weights
 
 
 def table(n: int = 60, d: int = 4, noise: float = 0.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -109,3 +109,27 @@ def test_quantiles_of_scores_cover() -> None:
     mass = torch.arange(1.0, n + 1)[:, None].expand(n, trials)
     share = (torch.tensor(rng.exponential(size=trials)) <= held_out_quantile(scores, mass, c)).double().mean()
     assert share.item() == pytest.approx(18 / 20, abs=4 * np.sqrt(0.09 / trials))
+
+
+def test_rows_held_out_do_not_shrink_what_they_do_not_have():
+    g = torch.Generator().manual_seed(0)
+    error = torch.randn(2000, 1, generator=g).abs() * torch.where(torch.rand(2000, 1, generator=g) < 0.05, 1.0, 0.1)
+    variance, beyond = torch.full((2000, 1), 0.06), torch.zeros(2000, 1)  # heavy tails: 95 of 100 rows are far closer
+    scores, mass, widening = interval_scores(error, variance, beyond, torch.ones(2000))
+    factor = held_out_quantile(scores, mass, 0.9)
+    assert factor.item() < 1.0
+    far = torch.tensor([[4.0]])  # a row of which nothing is known
+    reach = factor * (0.06 + widening * far).sqrt()
+    assert reach.item() == pytest.approx(1.6449 * 2.0, rel=0.01)
+
+
+def test_what_rows_held_out_have_of_it_counts_in_their_scores():
+    error, variance = torch.linspace(0.01, 1, 100)[:, None], torch.ones(100, 1)
+    beyond = torch.where(torch.arange(100)[:, None] % 2 == 0, 0.5, 0.0)
+    scores, mass, widening = interval_scores(error, variance, beyond, torch.ones(100))
+    again = (error / (variance + (widening - 1) * beyond).sqrt()).sort(0).values
+    torch.testing.assert_close(scores, again)
+    assert mass[-1].item() == 100
+    wide = interval_scores(3 * error, variance, beyond, torch.ones(100))[2]
+    assert wide.item() == 1.0  # rows held out that are further off than a normal's: nothing to undo
+    assert interval_scores(error[:3], variance[:3], beyond[:3], torch.ones(3))[2].item() == 1.0  # too few to say

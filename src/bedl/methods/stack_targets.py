@@ -13,7 +13,7 @@ from bedl.methods.base import Method
 from bedl.methods.nearness import Nearness, in_blocks, spaced
 from bedl.methods.neighbours import Neighbours
 from bedl.methods.stack_base import Stack
-from bedl.methods.stacking import held_out_quantile, mixture_weights
+from bedl.methods.stacking import held_out_quantile, interval_scores, mixture_weights
 from bedl.moments import Moments
 from bedl.predictive import NormalMixturePredictive, Predictive
 from bedl.special import normal_log_density
@@ -30,6 +30,7 @@ ORDINARY = 0.99  # share of the rows held out that say how much noise there is a
 LOOKED_AT = 2000  # rows held out that say what is gained by looking at rows near by
 LEAST_NOISE = 0.02  # share of what members take for noise
 USUAL = 0.9  # share of the rows held out whose ignorance, as members have it, is taken for usual
+SIZED = ("groups", "scales", "reaches", "weights", "usual_ignorance", "scores", "mass")  # by what was learned
 PARTS = ("mean", "data", "distributional", "model")
 
 
@@ -65,6 +66,7 @@ class TargetStack(Stack):
     noise: Tensor
     most_data: Tensor
     usual_ignorance: Tensor
+    widening: Tensor
     scores: Tensor
     mass: Tensor
 
@@ -85,6 +87,7 @@ class TargetStack(Stack):
         self.register_buffer("noise", torch.ones(n_targets))  # 1: what members take for it; see `_noise`
         self.register_buffer("most_data", torch.full((self.n_groups, n_targets), MUCH))  # noise that members may say
         self.register_buffer("usual_ignorance", torch.zeros(n_targets, self.n_groups))  # shape: (targets, components)
+        self.register_buffer("widening", torch.ones(n_targets))  # of the distributional part, in intervals
         for name in ("scores", "mass"):
             self.register_buffer(name, torch.empty(0, n_targets))  # shape: (rows, targets)
         # one fold that is held out cannot say what others gain
@@ -188,12 +191,15 @@ class TargetStack(Stack):
         return torch.where(factor.isfinite(), factor, few)
 
     def interval_spread(self, prediction: Any) -> Tensor:
-        """That of one fold's members, by which rows held out were measured: what folds disagree about is not in it."""
+        """That of one fold's members, by which rows held out were measured: what folds disagree about is not in it.
+
+        What exceeds all that is usual is widened, so that rows held out, which have little of it, do not shrink it.
+        """
         folds = (-1, self.held_folds)
         weights = prediction.log_weights.exp().unflatten(-1, folds) * self.held_folds
         means = prediction.means.unflatten(-1, folds)
-        parts = (prediction.members_data, prediction.members_distributional, prediction.members_model)
-        variances = sum(parts).unflatten(-1, folds)
+        beyond = self.widening[:, None].to(means) * prediction.members_distributional
+        variances = (prediction.members_data + beyond + prediction.members_model).unflatten(-1, folds)
         middle = (weights * means).sum(-2, keepdim=True)
         return (weights * (variances + (means - middle).square())).sum(-2).mean(-1).sqrt()
 
@@ -216,7 +222,9 @@ class TargetStack(Stack):
             correction = correction[:, fold[held], torch.arange(len(held), device=fold.device)]
         mean, data, ignorance = (part.permute(1, 2, 0) for part in self._kinds(parts, correction))
         self._weigh(mean, data + ignorance, distance, y, counts)
-        self._tell_noise(data, ignorance, distance, means, counts)
+        mean, data, ignorance = self._components(mean, data, ignorance, distance)
+        self._tell_noise(data, ignorance, means, counts)
+        self._score(mean, data, ignorance, y, counts)
 
     def _corrections(self, x: Tensor | Moments, residuals: Tensor, fold: Tensor, weight: Tensor | None) -> Any:
         """What other rows near by correct, if they do. residuals, and the result: shape (networks, held, n, T)"""
@@ -237,7 +245,7 @@ class TargetStack(Stack):
         return torch.cat(blocks, 2).to(residuals)
 
     def _weigh(self, mean: Tensor, variance: Tensor, distance: Tensor | None, y: Tensor, counts: Tensor) -> None:
-        """Weights and interval scores of rows that were held out. mean, variance: shape (n, T, groups)"""
+        """Components and their weights, by rows that were held out. mean, variance: shape (n, T, groups)"""
         scales = torch.tensor(SCALES).to(mean)
         reaches = torch.tensor(REACHES if distance is not None else REACHES[:1]).to(mean)
         spread = (variance[..., None] * scales)[..., None].expand(*variance.shape, len(scales), len(reaches))
@@ -251,25 +259,22 @@ class TargetStack(Stack):
         group, scale, reach = (axis.flatten()[kept] for axis in axes)
         self.groups = group.long()
         self.scales, self.reaches, self.weights = (part.to(self.weights) for part in (scale, reach, weights))
-        means = mean[..., self.groups]
-        middle = means @ weights
-        total = spread.flatten(2)[..., kept] @ weights + (means - middle[..., None]).square() @ weights
-        scores, order = ((y - middle).abs() / total.sqrt()).sort(0)
-        self.scores, self.mass = scores.to(self.weights), counts[order].cumsum(0).to(self.weights)
 
-    def _tell_noise(
-        self, data: Tensor, ignorance: Tensor, distance: Tensor | None, means: Tensor, counts: Tensor
-    ) -> None:
-        """The share of what may be noise that leaves to components, of rows held out, the ignorance that folds show.
-
-        data, ignorance: as members have them. shape: (n, T, kinds)
-        distance: shape (n,)
-        means: of all members. shape: (kinds, folds held, n, T)
-        """
-        scales, weights, counts = self.scales.to(means), self.weights.to(means), counts / counts.sum()
-        data, ignorance = (part[..., self.groups] * scales for part in (data, ignorance))
+    def _components(self, mean: Tensor, data: Tensor, ignorance: Tensor, distance: Tensor | None) -> tuple[Tensor, ...]:
+        """Means, noise and ignorance of components, of members' own. shapes: (n, T, kinds) -> (n, T, components)"""
+        mean, data, ignorance = (part[..., self.groups] for part in (mean, data, ignorance))
+        data, ignorance = (part * self.scales.to(part) for part in (data, ignorance))
         if distance is not None:
             ignorance = ignorance + self._grown(distance.to(data), self.reaches.to(data))[:, None]
+        return mean, data, ignorance
+
+    def _tell_noise(self, data: Tensor, ignorance: Tensor, means: Tensor, counts: Tensor) -> None:
+        """The share of what may be noise that leaves to components, of rows held out, the ignorance that folds show.
+
+        data, ignorance: of components. shape: (n, T, components)
+        means: of all members. shape: (kinds, folds held, n, T)
+        """
+        weights, counts = self.weights.to(means), counts / counts.sum()
         self.usual_ignorance = ignorance.kthvalue(math.ceil(USUAL * len(ignorance)), 0).values.to(self.weights)
         folds = torch.tensordot(self._every_share()[: len(means)].to(means), means, 1)  # shape: (folds held, n, T)
         unsure = (len(folds) - 1) * folds.var(0, correction=0)
@@ -281,16 +286,18 @@ class TargetStack(Stack):
             low, high = torch.where(less, level, low), torch.where(less, high, level)
         self.noise.copy_(low)
 
+    def _score(self, mean: Tensor, data: Tensor, ignorance: Tensor, y: Tensor, counts: Tensor) -> None:
+        """How far off rows held out are, in units of `interval_spread`. shapes: (n, T, components); y: (n, T)"""
+        weights = self.weights.to(mean)
+        middle = mean @ weights
+        beyond = (ignorance - self.usual_ignorance.to(mean)).clamp_min(0.0) @ weights
+        variance = (data + ignorance) @ weights + (mean - middle[..., None]).square() @ weights
+        scores, mass, widening = interval_scores((y - middle).abs(), variance, beyond, counts)
+        self.scores, self.mass = scores.to(self.weights), mass.to(self.weights)
+        self.widening.copy_(widening)
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        for name in (
-            "groups",
-            "scales",
-            "reaches",
-            "weights",
-            "usual_ignorance",
-            "scores",
-            "mass",
-        ):  # as many as there were
+        for name in SIZED:  # as many as there were
             stored, own = state_dict.get(prefix + name), getattr(self, name)
             if stored is not None:
                 setattr(self, name, torch.empty_like(stored, dtype=own.dtype, device=own.device))
