@@ -91,7 +91,8 @@ def test_every_head(make, tmp_path):
     model = make()
     export(model, tmp_path / "model.onnx", example=inputs())
     x = 3 * inputs(1000, seed=1)
-    assert_agrees(OnnxModel(tmp_path / "model.onnx").predict(x.numpy()), model.predict(x))
+    # graphs have another form of the data part, which differs by so much where stds are above 1: `heads/race/graphs.py`
+    assert_agrees(OnnxModel(tmp_path / "model.onnx").predict(x.numpy()), model.predict(x), tolerance=2e-4)
 
 
 def test_scaling_is_inside(tmp_path):
@@ -213,7 +214,7 @@ def test_a_program_loads_and_agrees(make, tmp_path):
     for n in (1, 7):
         with torch.no_grad():
             outputs = {name: value.numpy() for name, value in program(inputs(n)).items()}
-        assert_agrees(outputs, method.predict(inputs(n)), 1e-5)
+        assert_agrees(outputs, method.predict(inputs(n)), 1e-4)
     assert '"metadata": {"a": 1}' in files["bedl"]
     assert report.size == (tmp_path / "m.pt2").stat().st_size
 
