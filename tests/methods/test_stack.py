@@ -78,7 +78,7 @@ def test_parts_add_up_and_the_density_is_the_mixture(model: BEDLRegressor) -> No
 
 def test_the_weights_are_those_of_rows_held_out(model: BEDLRegressor) -> None:
     """The score of a row: it is about a member that has not seen it, so residuals are not those of a fit."""
-    scores = model.method_.scores[:, 0].double().numpy()
+    scores = model.method_.intervals.scores[:, 0].double().numpy()
     assert len(scores) == 100
     assert (np.diff(scores) >= 0).all()
     assert scipy.stats.kstest(scores, scipy.stats.halfnorm.cdf).pvalue > 1e-3
@@ -86,17 +86,26 @@ def test_the_weights_are_those_of_rows_held_out(model: BEDLRegressor) -> None:
     _, upper = model.predict_interval(linear(5)[0], 0.9)
     mean, std = model.predict(linear(5)[0], return_std=True)
     p: Any = model.predict_dist(linear(5)[0])
-    within = []  # a fold's members alone, as a mixture of their own
+    usual, unusual, within, middles = [], [], [], []  # a fold's members alone, as a mixture of their own
     for fold in range(5):
         own = slice(fold, None, 5)
         weights = 5 * p.log_weights[:, 0, own].exp().numpy()
-        parts = (p.members_data, p.members_distributional, p.members_model)
-        means, variances = p.means[:, 0, own].numpy(), sum(part[:, 0, own].numpy() for part in parts)
-        middle = (weights * means).sum(1, keepdims=True)
-        within.append((weights * (variances + (means - middle) ** 2)).sum(1))
+        data, lack, own_model = (
+            (weights * part[:, 0, own].numpy()).sum(1)
+            for part in (p.members_data, p.members_distributional, p.members_model)
+        )
+        means = p.means[:, 0, own].numpy()
+        middles.append((weights * means).sum(1))
+        within.append((weights * (means - middles[-1][:, None]) ** 2).sum(1))
+        usual.append(data + own_model)
+        unusual.append(lack)
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
-    np.testing.assert_allclose(upper - mean, scores[90] * np.sqrt(np.mean(within, axis=0)), rtol=1e-5)
-    assert (np.sqrt(np.mean(within, axis=0)) <= std + 1e-9).all()
+    usual, unusual, within, across = *(np.mean(x, 0) for x in (usual, unusual, within)), np.var(middles, 0)
+    intervals = model.method_.intervals
+    apart = np.maximum(within + across - intervals.usual_apart.item() * usual, 0)
+    variance = usual + np.maximum(within - apart, 0) + intervals.widening.item() * (unusual + apart)
+    np.testing.assert_allclose(upper - mean, scores[90] * np.sqrt(variance), rtol=1e-5)
+    assert (usual + unusual + within <= std**2 + 1e-9).all()
     plain = model.predict_interval(linear(5)[0], 0.9, calibrated=False)
     np.testing.assert_allclose(plain[0], model.predict_dist(linear(5)[0]).interval(0.9)[0][:, 0])
 

@@ -127,7 +127,7 @@ def test_what_rows_held_out_have_of_it_counts_in_their_scores():
     error, variance = torch.linspace(0.01, 1, 100)[:, None], torch.ones(100, 1)
     beyond = torch.where(torch.arange(100)[:, None] % 2 == 0, 0.5, 0.0)
     scores, mass, widening = interval_scores(error, variance, beyond, torch.ones(100))
-    again = (error / (variance + (widening - 1) * beyond).sqrt()).sort(0).values
+    again = (error / (variance + widening * beyond).sqrt()).sort(0).values
     torch.testing.assert_close(scores, again)
     assert mass[-1].item() == 100
     wide = interval_scores(3 * error, variance, beyond, torch.ones(100))[2]

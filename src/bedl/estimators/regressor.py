@@ -195,7 +195,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         if getattr(self, "calibration_", None) is not None:
             scores, mass = self.calibration_
         elif self.method_.interval_factor(0.9) is not None:
-            scores, mass = thinned(self.method_.scores.double().cpu().numpy(), self.method_.mass.double().cpu().numpy())
+            held = self.method_.intervals
+            scores, mass = thinned(held.scores.double().cpu().numpy(), held.mass.double().cpu().numpy())
         else:
             return None
         return {"scores": scores, "mass": mass}

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods.base import Method
+from bedl.methods.intervals import HeldOutIntervals
 from bedl.methods.nearness import Nearness, in_blocks, spaced
 from bedl.methods.neighbours import Neighbours
 from bedl.methods.stack_base import Stack
-from bedl.methods.stacking import held_out_quantile, interval_scores, mixture_weights
+from bedl.methods.stacking import mixture_weights
 from bedl.moments import Moments
 from bedl.predictive import NormalMixturePredictive, Predictive
 from bedl.special import normal_log_density
@@ -30,7 +31,7 @@ ORDINARY = 0.99  # share of the rows held out that say how much noise there is a
 LOOKED_AT = 2000  # rows held out that say what is gained by looking at rows near by
 LEAST_NOISE = 0.02  # share of what members take for noise
 USUAL = 0.9  # share of the rows held out whose ignorance, as members have it, is taken for usual
-SIZED = ("groups", "scales", "reaches", "weights", "usual_ignorance", "scores", "mass")  # by what was learned
+SIZED = ("groups", "scales", "reaches", "weights", "usual_ignorance")  # by what was learned
 PARTS = ("mean", "data", "distributional", "model")
 
 
@@ -66,9 +67,6 @@ class TargetStack(Stack):
     noise: Tensor
     most_data: Tensor
     usual_ignorance: Tensor
-    widening: Tensor
-    scores: Tensor
-    mass: Tensor
 
     def __init__(
         self,
@@ -87,9 +85,7 @@ class TargetStack(Stack):
         self.register_buffer("noise", torch.ones(n_targets))  # 1: what members take for it; see `_noise`
         self.register_buffer("most_data", torch.full((self.n_groups, n_targets), MUCH))  # noise that members may say
         self.register_buffer("usual_ignorance", torch.zeros(n_targets, self.n_groups))  # shape: (targets, components)
-        self.register_buffer("widening", torch.ones(n_targets))  # of the distributional part, in intervals
-        for name in ("scores", "mass"):
-            self.register_buffer(name, torch.empty(0, n_targets))  # shape: (rows, targets)
+        self.intervals = HeldOutIntervals(n_targets)
         # one fold that is held out cannot say what others gain
         whole = nearness is not None and self.held_folds == self.folds
         self.neighbours = Neighbours(self.n_networks, n_targets) if whole else None
@@ -183,25 +179,10 @@ class TargetStack(Stack):
         return grown / (1 + grown)
 
     def interval_factor(self, coverage: float) -> Tensor | None:
-        if not len(self.scores):
-            return None
-        factor = held_out_quantile(self.scores, self.mass, coverage)
-        normal = math.sqrt(2) * torch.special.erfinv(torch.tensor(coverage, dtype=torch.float64))
-        few = torch.maximum(self.scores[-1], normal.to(self.scores))  # rows that cannot say it: the most that was seen
-        return torch.where(factor.isfinite(), factor, few)
+        return self.intervals.factor(coverage)
 
     def interval_spread(self, prediction: Any) -> Tensor:
-        """That of one fold's members, by which rows held out were measured: what folds disagree about is not in it.
-
-        What exceeds all that is usual is widened, so that rows held out, which have little of it, do not shrink it.
-        """
-        folds = (-1, self.held_folds)
-        weights = prediction.log_weights.exp().unflatten(-1, folds) * self.held_folds
-        means = prediction.means.unflatten(-1, folds)
-        beyond = self.widening[:, None].to(means) * prediction.members_distributional
-        variances = (prediction.members_data + beyond + prediction.members_model).unflatten(-1, folds)
-        middle = (weights * means).sum(-2, keepdim=True)
-        return (weights * (variances + (means - middle).square())).sum(-2).mean(-1).sqrt()
+        return self.intervals.spread(prediction, self.held_folds)
 
     # -- what the rows that were held out say -----------------------------------------------------
     @torch.no_grad()
@@ -223,8 +204,11 @@ class TargetStack(Stack):
         mean, data, ignorance = (part.permute(1, 2, 0) for part in self._kinds(parts, correction))
         self._weigh(mean, data + ignorance, distance, y, counts)
         mean, data, ignorance = self._components(mean, data, ignorance, distance)
-        self._tell_noise(data, ignorance, means, counts)
-        self._score(mean, data, ignorance, y, counts)
+        folds = torch.tensordot(self._every_share()[: len(means)].to(means), means, 1)  # shape: (folds held, n, T)
+        self._tell_noise(data, ignorance, folds, counts)
+        common = torch.minimum(ignorance, self.usual_ignorance.to(mean))
+        variances = data + common, ignorance - common
+        self.intervals.fit(y, mean, variances, folds.var(0, correction=0), self.weights.to(mean), counts)
 
     def _corrections(self, x: Tensor | Moments, residuals: Tensor, fold: Tensor, weight: Tensor | None) -> Any:
         """What other rows near by correct, if they do. residuals, and the result: shape (networks, held, n, T)"""
@@ -268,15 +252,14 @@ class TargetStack(Stack):
             ignorance = ignorance + self._grown(distance.to(data), self.reaches.to(data))[:, None]
         return mean, data, ignorance
 
-    def _tell_noise(self, data: Tensor, ignorance: Tensor, means: Tensor, counts: Tensor) -> None:
+    def _tell_noise(self, data: Tensor, ignorance: Tensor, folds: Tensor, counts: Tensor) -> None:
         """The share of what may be noise that leaves to components, of rows held out, the ignorance that folds show.
 
         data, ignorance: of components. shape: (n, T, components)
-        means: of all members. shape: (kinds, folds held, n, T)
+        folds: what each one's members expect. shape: (folds held, n, T)
         """
-        weights, counts = self.weights.to(means), counts / counts.sum()
+        weights, counts = self.weights.to(folds), counts / counts.sum()
         self.usual_ignorance = ignorance.kthvalue(math.ceil(USUAL * len(ignorance)), 0).values.to(self.weights)
-        folds = torch.tensordot(self._every_share()[: len(means)].to(means), means, 1)  # shape: (folds held, n, T)
         unsure = (len(folds) - 1) * folds.var(0, correction=0)
         wanted = counts @ ((data + ignorance) @ weights - unsure)
         low, high = torch.full_like(wanted, LEAST_NOISE), torch.full_like(wanted, 2.0)
@@ -285,16 +268,6 @@ class TargetStack(Stack):
             less = counts @ (self._noise(data, ignorance, level)[1] @ weights) < wanted
             low, high = torch.where(less, level, low), torch.where(less, high, level)
         self.noise.copy_(low)
-
-    def _score(self, mean: Tensor, data: Tensor, ignorance: Tensor, y: Tensor, counts: Tensor) -> None:
-        """How far off rows held out are, in units of `interval_spread`. shapes: (n, T, components); y: (n, T)"""
-        weights = self.weights.to(mean)
-        middle = mean @ weights
-        beyond = (ignorance - self.usual_ignorance.to(mean)).clamp_min(0.0) @ weights
-        variance = (data + ignorance) @ weights + (mean - middle[..., None]).square() @ weights
-        scores, mass, widening = interval_scores((y - middle).abs(), variance, beyond, counts)
-        self.scores, self.mass = scores.to(self.weights), mass.to(self.weights)
-        self.widening.copy_(widening)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         for name in SIZED:  # as many as there were

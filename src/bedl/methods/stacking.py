@@ -132,7 +132,7 @@ def held_out_quantile(scores: Tensor, mass: Tensor, coverage: float) -> Tensor:
     return padded.gather(0, place[None])[0]
 
 
-def interval_scores(error: Tensor, variance: Tensor, beyond: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def interval_scores(error: Tensor, usual: Tensor, beyond: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """How many standard deviations rows held out are off, where their quantiles shall not shrink what is unusual.
 
     Where predictions have heavy tails, nine of ten rows lie within far less than 1.64 standard deviations, and
@@ -141,8 +141,8 @@ def interval_scores(error: Tensor, variance: Tensor, beyond: Tensor, counts: Ten
 
     Args:
         error: absolute. shape: (n, T)
-        variance: of the prediction. shape: (n, T)
-        beyond: what of it exceeds all that is usual. shape: (n, T)
+        usual: variance of the prediction. shape: (n, T)
+        beyond: what exceeds all that is usual of it. shape: (n, T)
         counts: how much each row counts. shape: (n,)
 
     Returns:
@@ -159,6 +159,6 @@ def interval_scores(error: Tensor, variance: Tensor, beyond: Tensor, counts: Ten
         scores, order = (error / variance.sqrt()).sort(0)
         return scores, counts[order].cumsum(0)
 
-    ratio = held_out_quantile(*scored(variance), WIDENED_AT[0]) / WIDENED_AT[1]
+    ratio = held_out_quantile(*scored(usual + beyond), WIDENED_AT[0]) / WIDENED_AT[1]
     widening = torch.where(ratio.isfinite(), ratio, 1.0).clamp(LEAST_RATIO, 1.0) ** -2
-    return *scored(variance + (widening - 1) * beyond), widening
+    return *scored(usual + widening * beyond), widening
