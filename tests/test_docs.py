@@ -56,6 +56,11 @@ def test_the_page_of_operations_is_up_to_date() -> None:
     assert (DOCS / "operations.md").read_text("utf-8") == operations_page(), "run `make docs`"
 
 
+def test_the_tables_are_those_of_the_rows() -> None:
+    page = run_path(str(ROOT / "tools" / "bench_tables.py"))["page"]()
+    assert (DOCS / "tables.md").read_text("utf-8") == page, "run `make docs`"
+
+
 def test_the_reference_is_up_to_date() -> None:
     pytest.importorskip("sklearn")
     page = run_path(str(ROOT / "tools" / "api.py"))["page"]()
