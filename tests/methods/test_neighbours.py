@@ -150,3 +150,17 @@ def test_the_parts_add_up_and_far_away_nothing_is_corrected(model: BEDLRegressor
     said = model.predict_dist(X)
     torch.testing.assert_close(said.data + said.distributional + said.model, said.total)
     assert said.epistemic[1] > 5 * said.epistemic[0]
+
+
+def test_near_the_data_ignorance_has_a_bound():
+    """Nothing is seen between −1 and 1; what is not known there ends with what a steep function may do on the way."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-3, -1, 200), rng.uniform(1, 3, 200)])
+    y = np.sin(2 * x) + 0.1 * rng.normal(size=400)
+    model = BEDLRegressor(random_state=0, epochs=60).fit(x[:, None], y)
+    at = torch.linspace(-6, 6, 301)[:, None].to(getattr(torch, model.dtype_))
+    with torch.no_grad():
+        prediction, distance = model.method_.predict(at), model.method_.nearness(at)
+    unusual = prediction.members_distributional[:, 0].amax(-1)
+    assert bool((unusual <= 5.0 * distance + 1e-6).all())
+    assert float(unusual.max()) > 0.3  # far from all rows it is as much as it was

@@ -24,6 +24,7 @@ __all__ = ["TargetStack"]
 SCALES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # factors on a member's variance
 REACHES = (0.0, 0.03, 0.1, 0.3, 1.0)  # variance that a squared distance of 1 adds
 BEYOND = 2.0  # the same, of distances that are more than usual, whatever rows held out say
+STEEP = 5.0  # the square of how much steeper a function may be than predictions are
 LEAST_WEIGHT = 0.002  # of a component that is kept
 MUCH = 1e6  # more than any variance of a standardised target
 MOST = 1.0  # of what a member does not know: the variance of the target
@@ -115,6 +116,7 @@ class TargetStack(Stack):
         data, ignorance = self.scales[:, None] * data, self.scales[:, None] * ignorance
         if distance is not None:
             ignorance = ignorance + self._grown(distance, self.reaches)[:, None, :, None]
+            ignorance = self._bounded(ignorance, distance, x)
         ordinary, noise = self._noise(data, ignorance, self.noise)
         log_weights = (self.weights / self.held_folds).log()[:, None].expand(-1, self.held_folds).flatten()
         return NormalMixturePredictive(
@@ -178,6 +180,18 @@ class TargetStack(Stack):
         grown = distance[:, None] * reaches + BEYOND * self.nearness.beyond(distance)[:, None]  # type: ignore[union-attr]
         return grown / (1 + grown)
 
+    def _bounded(self, ignorance: Tensor, distance: Tensor, x: Tensor | Moments) -> Tensor:
+        """No more than what is usual and what a steep function may do on the way from the nearest row.
+
+        Networks learn to know nothing off the data, however near it is. What noise of inputs does has no such bound.
+        ignorance: shape (n, T, components, …)
+        """
+        if not isinstance(x, Tensor):
+            return ignorance
+        fit = (..., *(None,) * (ignorance.ndim - 3))
+        reach = STEEP * distance.to(ignorance)[:, None, None][fit]
+        return torch.minimum(ignorance, self.usual_ignorance[fit].to(ignorance) + reach)
+
     def interval_factor(self, coverage: float) -> Tensor | None:
         return self.intervals.factor(coverage)
 
@@ -206,6 +220,8 @@ class TargetStack(Stack):
         mean, data, ignorance = self._components(mean, data, ignorance, distance)
         folds = torch.tensordot(self._every_share()[: len(means)].to(means), means, 1)  # shape: (folds held, n, T)
         self._tell_noise(data, ignorance, folds, counts)
+        if distance is not None:
+            ignorance = self._bounded(ignorance, distance, x)
         common = torch.minimum(ignorance, self.usual_ignorance.to(mean))
         variances = data + common, ignorance - common
         self.intervals.fit(y, mean, variances, folds.var(0, correction=0), self.weights.to(mean), counts)
