@@ -242,3 +242,36 @@ def test_the_learning_rate_falls_or_stays(monkeypatch, name, last):
 def test_a_schedule_that_is_none():
     with pytest.raises(ValueError, match="schedule is either 'cosine' or 'constant', not 'steps'"):
         BEDLRegressor(schedule="steps").fit(np.zeros((10, 1)), np.arange(10.0))
+
+
+def test_a_large_offset_of_the_targets_changes_nothing():
+    """Weights of a mixture add up to 1 but for rounding, which 1.7e9 seconds would show."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y = 2 * X[:, 0] + 0.5 * rng.normal(size=120)
+    near, far = (BEDLRegressor(random_state=0, epochs=10).fit(X, y + offset) for offset in (0.0, 1.7e9))
+    np.testing.assert_allclose(far.predict(X) - 1.7e9, near.predict(X), atol=1e-4)
+    np.testing.assert_allclose(far.predict(X, return_std=True)[1], near.predict(X, return_std=True)[1], rtol=1e-3)
+    widths = [np.subtract(*model.predict_interval(X)[::-1]) for model in (near, far)]
+    np.testing.assert_allclose(widths[1], widths[0], rtol=1e-3)
+
+
+def test_targets_that_are_all_the_same_lie_in_their_interval():
+    X = np.random.default_rng(0).normal(size=(80, 3))
+    lower, upper = BEDLRegressor(random_state=0, epochs=5).fit(X, np.full(80, 3.0)).predict_interval(X)
+    assert ((lower <= 3) & (upper >= 3)).all()
+
+
+def test_densities_of_targets_of_any_type():
+    X = np.linspace(-1, 1, 60)[:, None]
+    y = X[:, 0] ** 2
+    prediction = BEDLRegressor(method="bedl", epochs=2, random_state=0).fit(X, y).predict_dist(X)
+    truth = prediction.log_prob(torch.from_numpy(y))
+    for given in (y, list(y), pd.Series(y), pd.DataFrame({"y": y}), torch.from_numpy(y)[:, None]):
+        assert torch.equal(prediction.log_prob(given), truth)
+
+
+def test_weights_that_look_like_shares_are_spoken_of():
+    X = np.linspace(-1, 1, 60)[:, None]
+    with pytest.warns(UserWarning, match=r"adds up to 1 for 60 rows.*divide relative weights by their mean"):
+        BEDLRegressor(method="bedl", epochs=1).fit(X, X[:, 0], sample_weight=np.full(60, 1 / 60))

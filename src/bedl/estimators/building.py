@@ -24,6 +24,7 @@ from bedl.estimators.inputs import (
     column_moments,
     column_quartiles,
     held_out,
+    warn_of_small,
 )
 from bedl.estimators.portable import Portable
 from bedl.estimators.recipe import Recipe, recipe
@@ -144,6 +145,7 @@ class Building(Portable, BaseEstimator):
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             if not weight.any():
                 raise ValueError("sample_weight is 0 for all points; at least one has to count")
+            warn_of_small(weight)
         noise = check_noise(X_var, X)
         if reset:
             self.input_shape_ = X.shape[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
@@ -27,10 +28,12 @@ __all__ = [
     "cut_in_folds",
     "held_out",
     "values_of",
+    "warn_of_small",
 ]
 
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
+RELATIVE = 0.1  # a mean weight below which weights are taken for shares
 ALIKE = 1e-4  # spread over size, below which single precision has only some hundred values for a column
 
 
@@ -93,6 +96,17 @@ def slices(X: np.ndarray) -> Iterator[slice]:
     """Runs of rows that fit into little memory."""
     rows = min(ROWS, max(1, CHUNK // max(1, int(np.prod(X.shape[1:])))))
     return (slice(start, start + rows) for start in range(0, len(X), rows))
+
+
+def warn_of_small(weight: np.ndarray) -> None:
+    """Say so where weights look like shares: rows that count for little leave much unknown. weight: shape (n,)"""
+    counted = int(np.count_nonzero(weight))
+    if weight.sum() < RELATIVE * counted:
+        warnings.warn(
+            f"sample_weight adds up to {weight.sum():.3g} for {counted} rows. A row of weight 1 counts as one row, so "
+            "predictions will be as unsure as of so few rows; divide relative weights by their mean",
+            stacklevel=4,
+        )
 
 
 def check_noise(X_var: Any, X: np.ndarray) -> np.ndarray | None:

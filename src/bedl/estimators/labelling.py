@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["MOST_ROWS", "candidates", "most_telling"]
+__all__ = ["MOST_ROWS", "candidates", "most_telling", "rest_of"]
 
-MOST_ROWS = 2000  # of a large pool, that are looked at: so many evenly spaced, and so many of the least known
+TINY = 1e-300
+MOST_ROWS = 2000  # of a large pool, that are looked at: so many of the least known, and so many of all
 
 
 def candidates(unknown: np.ndarray, most: int = MOST_ROWS) -> tuple[np.ndarray, np.ndarray]:
-    """Of a large pool: rows that may be labelled, and which of them stand for the pool. shape: (n,) -> (m,), (m,)"""
+    """Of a large pool: rows that may be labelled, and which of them stand for the pool. shape: (n,) -> (m,), (m,)
+
+    They stand for it by what is not known of them, in whatever order rows come.
+    """
     if len(unknown) <= 2 * most:
         return np.arange(len(unknown)), np.ones(len(unknown), dtype=bool)
-    spaced = np.linspace(0, len(unknown) - 1, most).astype(np.int64)
-    rows = np.union1d(spaced, np.argsort(-unknown, kind="stable")[:most])
+    order = np.argsort(-unknown, kind="stable")
+    spaced = order[np.linspace(0, len(order) - 1, most).astype(np.int64)]
+    rows = np.union1d(spaced, order[:most])
     return rows, np.isin(rows, spaced)
+
+
+def rest_of(unknown: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """All other rows, the least known first. shapes: (n,), (m,) -> (n - m,)"""
+    order = np.argsort(-unknown, kind="stable")
+    return order[~np.isin(order, found)]
 
 
 def most_telling(
@@ -49,15 +60,19 @@ def most_telling(
         matter = np.ones(len(unknown), dtype=bool)
     sizes = np.einsum("ij,ij->i", places, places)
     squares = np.maximum(sizes[:, None] + sizes - 2 * places @ places.T, 0.0)
-    covariance = np.sqrt(np.outer(unknown, unknown)) * np.exp(-squares / (2 * max(unknown.mean(), 1e-300)))
+    covariance = np.sqrt(np.outer(unknown, unknown)) * np.exp(-squares / (2 * max(unknown.mean(), TINY)))
+    with_all = np.ascontiguousarray(covariance[:, matter])  # of each row with those that are to be known
+    left, gain = unknown.astype(np.float64), np.square(with_all).sum(1)  # variances, and sums of squares
+    told = np.zeros((n, len(unknown)))  # what each label takes from the covariances is an outer product of these
     free = np.ones(len(unknown), dtype=bool)
-    chosen = []
-    for _ in range(n):
-        own = np.maximum(covariance.diagonal(), 0.0) + noise
-        gain = np.square(covariance[matter]).sum(0) / np.maximum(own, 1e-300)
-        best = int(np.where(free, gain, -np.inf).argmax())
-        chosen.append(best)
-        free[best] = False
-        said = covariance[best].copy()
-        covariance -= np.outer(said, said / max(own[best], 1e-300))
-    return np.array(chosen, dtype=np.int64)
+    chosen = np.zeros(n, dtype=np.int64)
+    for number in range(n):
+        best = int(np.where(free, gain / np.maximum(left + noise, TINY), -np.inf).argmax())
+        chosen[number], free[best] = best, False
+        before = told[:number]
+        said = (covariance[best] - before[:, best] @ before) / np.sqrt(max(left[best] + noise, TINY))
+        across = with_all @ said[matter] - before.T @ (before[:, matter] @ said[matter])
+        gain = np.maximum(gain - 2 * said * across + np.square(said) * np.square(said[matter]).sum(), 0.0)
+        left = np.maximum(left - np.square(said), 0.0)
+        told[number] = said
+    return chosen

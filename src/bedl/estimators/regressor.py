@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bedl.deploy.scaling import WithSpread
 from bedl.estimators.base import PARTS, BEDLEstimator
 from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
 from bedl.estimators.inputs import check_targets, column_moments
-from bedl.estimators.labelling import candidates, most_telling
+from bedl.estimators.labelling import MOST_ROWS, candidates, most_telling, rest_of
 from bedl.estimators.portable import device_of
 from bedl.estimators.signatures import parameters_of
 from bedl.heads import head_of
@@ -131,14 +132,15 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
 
     def interval_of(self, prediction: Any, coverage: float = 0.9, calibrated: bool = True) -> tuple[Any, Any]:
         """The interval of what `predict_dist` gave, as for `predict_interval`. shapes: (n, n_targets)"""
-        if not 0 < coverage < 1:
+        if not isinstance(coverage, Real) or not 0 < coverage < 1:
             raise ValueError(f"coverage must lie between 0 and 1, not {coverage!r}")
         factor = self._factor(coverage) if calibrated else None
         if factor is None:
             return prediction.interval(coverage)
         fresh = getattr(self, "calibration_", None) is not None
         spread = prediction.std if fresh else self.method_.interval_spread(prediction)
-        reach = factor.to(spread) * spread
+        rounding = 4 * torch.finfo(spread.dtype).eps * prediction.mean.abs()  # of targets that are all the same
+        reach = torch.maximum(factor.to(spread) * spread, rounding)
         return prediction.mean - reach, prediction.mean + reach
 
     def predict_quantiles(self, X: Any, alpha: Any = (0.05, 0.5, 0.95), X_var: Any = None) -> Any:
@@ -242,8 +244,9 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         """Which rows of X, whose targets are not known yet, to ask for: those that would tell most about all of X.
 
         Not the `n` least known ones, which are often alike, but one after the other those whose labels would lower the
-        epistemic variance of all rows most; see `bedl.estimators.labelling.most_telling`. Of a large X, 4,000 rows are
-        looked at, half of them evenly spaced and half of them the least known.
+        epistemic variance of all rows most; see `bedl.estimators.labelling.most_telling`. Of more than 4,000 rows some
+        are looked at: 2,000 that are the least known, and 2,000 from the least to the best known. After 2,000 rows in
+        this way come the least known of the rest.
 
         Args:
             X: shape (rows, n_features)
@@ -258,12 +261,13 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             raise ValueError(f"method {self.built_[0]!r} keeps no distances between rows; rows_to_label needs 'auto'")
         prediction, size = self.predict_dist(X), torch.as_tensor(self.target_scale_).square()
         unknown, noise = ((part / size).mean(1).numpy() for part in (prediction.epistemic, prediction.data))
+        if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(unknown):
+            raise ValueError(f"n is a number of rows, from 1 to the {len(unknown)} of X; not {n!r}")
         rows, matter = candidates(unknown)
-        if not 1 <= n <= len(rows):
-            raise ValueError(f"n lies between 1 and {len(rows)}, the rows that are looked at; not {n!r}")
         with torch.no_grad():
             places = nearness.place(self._inputs(X).fetch_rows(rows).to(device_of(self.method_))).double().cpu()
-        return rows[most_telling(unknown[rows], float(noise.mean()), places.numpy(), n, matter)]
+        found = rows[most_telling(unknown[rows], float(noise.mean()), places.numpy(), min(int(n), MOST_ROWS), matter)]
+        return np.concatenate([found, rest_of(unknown, found)[: n - len(found)]])
 
     # -- for the base class -----------------------------------------------------------------------
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:

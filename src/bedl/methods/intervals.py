@@ -57,7 +57,7 @@ class HeldOutIntervals(nn.Module):
         """
         folds = (-1, held_folds)
         weights = prediction.log_weights.exp().unflatten(-1, folds) * held_folds
-        means = prediction.means.unflatten(-1, folds)
+        means = (prediction.means - prediction.mean[..., None]).unflatten(-1, folds)  # from there, as they may be large
         usual, beyond = (
             (weights * part.unflatten(-1, folds)).sum(-2).mean(-1)
             for part in (prediction.members_data + prediction.members_model, prediction.members_distributional)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,11 +100,13 @@ class CategoricalPredictive(Predictive):
             return check_shares(y)
         return check_class_numbers(y, self.log_probabilities.shape[-1])
 
-    def log_prob(self, y: Tensor) -> Tensor:
+    def log_prob(self, y: Any) -> Tensor:
         """Log-probability of the classes ``y``; of soft labels, its mean over the classes by their shares.
 
         y shape: (*batch), integers, or (*batch, C), shares -> (*batch)
         """
+        if not isinstance(y, Tensor):  # an array, a list, a column of a frame
+            y = torch.from_numpy(np.array(y))
         numbers = self.check_targets(y)
         if numbers.is_floating_point():
             if y.shape != self.log_probabilities.shape:

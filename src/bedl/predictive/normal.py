@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,9 +45,11 @@ class _RealPredictive(Predictive):
         """P(target <= y), per target. y shape: (*batch, D) -> (*batch, D)"""
         raise NotImplementedError
 
-    def _targets(self, y: Tensor) -> Tensor:
+    def _targets(self, y: Any) -> Tensor:
         """Targets in the shape of the prediction; never broadcast, which would compare every point with every other."""
         shape = self.mean.shape
+        if not isinstance(y, Tensor):  # an array, a list, a column of a frame
+            y = torch.from_numpy(np.array(y, dtype=np.float64)).to(self.mean)
         if y.shape == shape[:-1] and shape[-1] == 1:
             return y[..., None]
         if y.shape[-len(shape) :] != shape:  # several values for each point may stand in front
@@ -188,7 +192,8 @@ class NormalMixturePredictive(_RealPredictive):
     @property
     def mean(self) -> Tensor:
         """shape: (*batch, D)"""
-        return self._average(self.means)
+        first = self.means[..., :1]  # weights add up to 1 but for rounding, which a large mean would show
+        return first[..., 0] + self._average(self.means - first)
 
     @property
     def data(self) -> Tensor:
