@@ -186,7 +186,7 @@ class Building(Portable, BaseEstimator):
         wanted = asked.training if asked.choice is not None and alone else built.training
         return recipe(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
-            self.learning_rate, None if wanted is None else wanted(n),
+            self.learning_rate, None if wanted is None else wanted(n), table=len(self.input_shape_) == 1,
         )  # fmt: skip
 
     def _seed(self) -> int:

@@ -11,6 +11,7 @@ from bedl.methods.registry import Training
 
 __all__ = ["Recipe", "recipe"]
 
+TABLE_RATE, IMAGE_RATE = 0.01, 0.001  # of Adam; with ten times as much, LeNet-5 has twice the errors
 SMALL = 64  # fewer points than that are trained on as one batch, without holding any out
 
 
@@ -44,8 +45,9 @@ def recipe(
     validation_fraction: float,
     learning_rate: Any = "auto",
     wanted: Training | None = None,
+    table: bool = True,
 ) -> Recipe:
-    """The numbers for n points: what the user says, what the method wants, and a rule for the rest.
+    """The numbers for n points, rows of a `table` or images: what the user says, what the method wants, else a rule.
 
     Example:
         >>> recipe(20, "auto", "auto", "auto", True, 0.1)
@@ -64,7 +66,8 @@ def recipe(
     judges = 0 if wanted is None or not wanted.tempered else _judges(n)
     size, times = _pace(n, n - count - judges, small, batch_size, epochs, wanted)
     waits = max(10, times // 10) if patience == "auto" else patience
-    lr = float(learning_rate) if learning_rate != "auto" else 0.01 if wanted is None else wanted.lr
+    usual = TABLE_RATE if table else IMAGE_RATE
+    lr = float(learning_rate) if learning_rate != "auto" else usual if wanted is None else wanted.lr
     return Recipe(times, size, int(waits), count, lr, judges)
 
 

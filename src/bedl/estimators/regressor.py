@@ -49,7 +49,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
         epochs: how often each point is seen at most; ``"auto"``: from the number of points.
         batch_size: points per step; ``"auto"``: from the number of points.
-        learning_rate: of Adam, at its highest. ``"auto"``: as the method has it.
+        learning_rate: of Adam, at its highest. ``"auto"``: as the method has it, else 0.01, and 0.001 for images.
         schedule: ``"cosine"``: the learning rate rises in the first steps and falls to 0 over the epochs;
             ``"constant"``: it stays as it is.
         validation_fraction: the part of the points that is held out to decide when to stop.
