@@ -240,7 +240,9 @@ class Moments:
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One draw, every entry independently from a normal distribution. shape: (*shape)"""
         noise = torch.randn(self.shape, dtype=self.variance.dtype, device=self.device, generator=generator)
-        return (self.loc + self.variance.sqrt() * noise).to(self.dtype)
+        least = torch.finfo(self.variance.dtype).tiny  # the root of 0 has an infinite slope
+        std = torch.where(self.variance > 0, self.variance.clamp_min(least).sqrt(), 0.0)
+        return (self.loc + std * noise).to(self.dtype)
 
 
 def as_moments(value: Tensor | Moments, like: Moments | None = None) -> Moments:

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from bedl import BEDLClassifier, GaussianLinear
+from bedl import BEDLClassifier, GaussianLinear, sampled
 from bedl.heads import MeanVariance, Softmax
 from bedl.methods import Batch
 from bedl.methods.fast_dropout import FastDropout, expected_log_likelihood
@@ -152,3 +152,13 @@ def test_what_cannot_be() -> None:
             MCDropout(linear(WEIGHT, 0.1), known(), **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prior must be"):
         VarOut(GaussianLinear(3, 1), known(), prior="flat")  # type: ignore[arg-type]
+
+
+def test_units_that_are_silent_for_a_point_leave_gradients_finite():
+    """Where all inputs of a layer are 0, so is the variance of its outputs, whose root has an infinite slope there."""
+    layer = GaussianLinear(3, 2)
+    with sampled(layer):
+        out = layer(torch.zeros(4, 3))
+        out.sum().backward()
+    assert torch.equal(out, layer.bias.expand(4, 2))
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in layer.parameters() if parameter.grad is not None)
