@@ -11,13 +11,14 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from bedl import BEDLClassifier, GaussianLinear, sampled
+from bedl import BEDLClassifier, GaussianLinear
 from bedl.heads import MeanVariance, Softmax
 from bedl.methods import Batch
 from bedl.methods.fast_dropout import FastDropout, expected_log_likelihood
 from bedl.methods.mc_dropout import MCDropout
 from bedl.methods.varout import VarOut, log_uniform_kl
 from bedl.moments import Moments
+from bedl.nn.modes import drawing
 
 
 def known(precision: float = 4.0) -> MeanVariance:
@@ -157,7 +158,7 @@ def test_what_cannot_be() -> None:
 def test_units_that_are_silent_for_a_point_leave_gradients_finite():
     """Where all inputs of a layer are 0, so is the variance of its outputs, whose root has an infinite slope there."""
     layer = GaussianLinear(3, 2)
-    with sampled(layer):
+    with drawing(layer, once=False):
         out = layer(torch.zeros(4, 3))
         out.sum().backward()
     assert torch.equal(out, layer.bias.expand(4, 2))
