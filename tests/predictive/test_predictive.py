@@ -228,6 +228,10 @@ def test_tables():
     assert len(frame) == 5
     assert np.allclose(frame[["probabilities_0", "probabilities_1", "probabilities_2"]].sum(axis=1), 1)
     assert list(normal(d=1).to_frame().columns)[:2] == ["mean", "std"]
+    labels = [f"row {i}" for i in range(len(frame))]
+    assert list(classes().to_frame(labels).index) == labels and list(frame.index) == list(range(len(frame)))
+    with pytest.raises(ValueError):
+        classes().to_frame(labels[1:])
 
 
 def test_targets_never_broadcast() -> None:

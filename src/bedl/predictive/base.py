@@ -151,12 +151,15 @@ class Predictive:
         """
         return {name: value.detach().cpu().numpy() for name, value in self._columns().items()}
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, index: Any = None) -> pd.DataFrame:
         """The same as a table, a row per point, and a column per entry of a quantity (``mean_0``, ``mean_1``; with
         `names` ``probabilities_red``, ``probabilities_blue``, and the label is one of them).
 
         Of dense outputs a row per place, in long form: ``point`` says which point it is of, ``row`` and ``column``
         where in its map it is (``position`` in a sequence, ``slice``, ``row`` and ``column`` in a volume).
+
+        Args:
+            index: of the rows, such as that of the table that was predicted for: ``to_frame(X.index)``.
         """
         import numpy as np
 
@@ -176,7 +179,7 @@ class Predictive:
             else:
                 each = self.names if self.names is not None else range(values.shape[-1])
                 columns.update({f"{name}_{entry}": values[:, i] for i, entry in enumerate(each)})
-        return pandas.DataFrame(columns)
+        return pandas.DataFrame(columns, index=index)
 
 
 def register(cls: type) -> None:
