@@ -1,4 +1,4 @@
-"""docs/uci.svg and docs/labelling.svg: log-likelihoods on UCI's sets, and what labels bring; from the rows in results/.
+"""The figures of docs/results.md, drawn from the rows in results/.
 
 python -m tools.figures
 """
@@ -44,7 +44,7 @@ def uci() -> str:
             if entry is not None:
                 found.append((place, text, entry.mean, 2 * (entry.error or 0.0), colour, filled))
         panels.append(_placed(number, 4, _dots(name, found)))
-    return _picture(panels, 4)
+    return _picture(panels, 4, [(text, colour, filled) for *_, text, colour, filled in LINES])
 
 
 def _dots(title: str, found: list[tuple[int, str, float, float, str, bool]]) -> str:
@@ -74,7 +74,7 @@ def labelling() -> str:
     for number, name in enumerate(("energy", "power", "concrete", "kin8nm")):
         both = [np.array([found[name, policy][k] for k in sorted(found[name, policy])]) for policy in POLICIES]
         panels.append(_placed(number, 4, _curves(name, both)))
-    return _picture(panels, 4)
+    return _picture(panels, 4, [(text, colour, True) for text, colour in POLICIES.values()])
 
 
 POLICIES = {"random": ("at random", OTHER), "epistemic": ("rows_to_label", OURS)}
@@ -99,6 +99,58 @@ def _curves(title: str, both: list[np.ndarray]) -> str:
     marks.append(f'<polygon points="{points}" fill="{OURS}" opacity="0.15"/>')
     for mean, (_, colour) in zip(means, POLICIES.values(), strict=True):
         points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in zip(labels, mean, strict=True))
+        marks.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    return "".join(marks)
+
+
+def entropies() -> str:
+    """Distribution functions of the entropies of known and of foreign images, a panel for each method."""
+    panels = []
+    for number, (title, curves) in enumerate(_shown("ood", IMAGES)):
+        share = np.linspace(0, 1, len(curves["known"]))
+        lines = [(np.asarray(curves[kind]), share, colour) for kind, (_, colour) in KINDS.items()]
+        panels.append(_placed(number, 4, _lines(title, lines, (0, math.log(10)), "entropy, nats")))
+    return _picture(panels, 4, [(text, colour, True) for text, colour in KINDS.values()])
+
+
+def attacked() -> str:
+    """Accuracy and entropy against the strength of an attack, a panel for each method."""
+    panels = []
+    for number, (title, curves) in enumerate(_shown("adversarial", IMAGES)):
+        at = np.asarray(curves["strength"])
+        lines = [(at, np.asarray(curves[kind]), colour) for kind, (_, colour) in SHARES.items()]
+        panels.append(_placed(number, 4, _lines(title, lines, (0, float(at[-1])), "strength")))
+    return _picture(panels, 4, [(text, colour, True) for text, colour in SHARES.values()])
+
+
+KINDS = {"known": ("digits", OURS), "foreign": ("Fashion-MNIST", OTHER)}
+SHARES = {
+    "accuracy": ("accuracy", OURS), "entropy": ("entropy / log 10", OTHER), "sure_and_wrong": ("sure and wrong", INK),
+}  # fmt: skip
+IMAGES = {
+    ("auto", "best"): "bedl, as it comes", ("bedl+reg", "paper"): "BEDL+Reg, paper", ("bedl", "paper"): "BEDL, paper",
+    ("edl", "best"): "EDL", ("mc-dropout", "best"): "MC Dropout", ("dvi", "paper"): "DVI",
+    ("prior-network", "paper"): "prior network", ("deterministic", "best"): "deterministic",
+}  # fmt: skip
+
+
+def _shown(table: str, wanted: dict[tuple[str, str], str]) -> list[tuple[str, dict[str, list[float]]]]:
+    """Titles and curves of MNIST's rows, in the order of `wanted`."""
+    rows = row_file(ROOT / "results" / f"{table}.jsonl").rows()
+    found = {(row["method"], row["preset"]): row["curves"] for row in rows if row["dataset"] == "mnist"}
+    return [(title, found[key]) for key, title in wanted.items() if key in found]
+
+
+def _lines(
+    title: str, lines: list[tuple[np.ndarray, np.ndarray, str]], ends: tuple[float, float], label: str
+) -> str:  # fmt: skip
+    """Shares, from 0 to 1, in a panel. lines: x, share, colour"""
+    across, up = _scale(*ends, 0, WIDTH), _scale(0, 1, HEIGHT - 2, 4)
+    marks = [_axis(title, *ends, across, label)]
+    for share in (0.0, 0.5, 1.0):
+        marks.append(f'<line x1="0" x2="{WIDTH}" y1="{up(share):.1f}" y2="{up(share):.1f}" stroke="{PALE}"/>')
+    for x, shares, colour in lines:
+        points = " ".join(f"{across(a):.1f},{up(b):.1f}" for a, b in zip(x, shares, strict=True))
         marks.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
     return "".join(marks)
 
@@ -136,11 +188,10 @@ def _placed(number: int, columns: int, panel: str) -> str:
     return f'<g transform="translate({left},{top})">{panel}</g>'
 
 
-def _picture(panels: list[str], columns: int) -> str:
+def _picture(panels: list[str], columns: int, entries: list[tuple[str, str, bool]]) -> str:
+    """Panels, and under them what their colours stand for: text, colour, filled."""
     lines = math.ceil(len(panels) / columns)
     width, body = 20 + columns * (WIDTH + 24), 26 + lines * (HEIGHT + GAP)
-    texts = [(text, colour, filled) for *_, text, colour, filled in LINES] if lines > 1 else None
-    entries = texts or [(text, colour, True) for text, colour in POLICIES.values()]
     key = "".join(
         f'<g transform="translate({10 + number * 190},{body + 10})"><circle cx="6" cy="-4" r="4.5" stroke="{colour}" '
         f'stroke-width="2" fill="{colour if filled else "#ffffff"}"/><text x="16">{escape(text)}</text></g>'
@@ -152,5 +203,5 @@ def _picture(panels: list[str], columns: int) -> str:
 
 
 if __name__ == "__main__":
-    for name, make in {"uci": uci, "labelling": labelling}.items():
+    for name, make in {"uci": uci, "labelling": labelling, "entropies": entropies, "attacked": attacked}.items():
         (ROOT / "docs" / f"{name}.svg").write_text(make(), "utf-8")

@@ -23,11 +23,7 @@ __all__ = [
 CHECKPOINTS = "BEDL_CHECKPOINTS"  # a folder; there long trainings can be taken up again
 PAPER = ("edl", "mc-dropout", "bedl+reg", "bedl", "dvi", "varout")  # its methods on images, the quick ones first
 EPOCHS = 10
-COMMON = (
-    f"how long it is trained is not stated: {EPOCHS} epochs",
-    "the batch size is not stated: 128",
-    "gradients are clipped at norm 1",
-)
+COMMON = ("the batch size is not stated: 128", "gradients are clipped at norm 1")
 START = "means and variances of weights start with mu² + sigma² = 2/fan-in, log sigma² at −9"
 OURS = "not in the paper: trained as its BEDL is"
 
@@ -86,8 +82,8 @@ def network_setup(preset: Preset, method: str, epochs: int = EPOCHS) -> Setup:
     }
     options, deviations = own.get(method, ({}, (OURS,)))
     more = {"method_options": options} if options else {}
-    said = COMMON if epochs == EPOCHS else COMMON[1:]
-    return Setup({"method": method, **common, **more}, (*said, *deviations))
+    said = f"how long it is trained is not stated: {epochs} epochs"
+    return Setup({"method": method, **common, **more}, (said, *COMMON, *deviations))
 
 
 def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood") -> Any:
