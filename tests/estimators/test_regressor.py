@@ -226,7 +226,7 @@ def test_heads_see_the_targets_that_count_before_training(monkeypatch: pytest.Mo
     np.testing.assert_allclose(seen[1][:, 0], (kept - loc) / scale)
 
 
-@pytest.mark.parametrize("name, last", [("cosine", 0.0), ("constant", 1.0)])
+@pytest.mark.parametrize("name, last", [("cosine", 0.0), ("warmup", 1.0), ("constant", 1.0)])
 def test_the_learning_rate_falls_or_stays(monkeypatch, name, last):
     from bedl.estimators import train
 
@@ -237,10 +237,11 @@ def test_the_learning_rate_falls_or_stays(monkeypatch, name, last):
     BEDLRegressor(method="bedl", epochs=2, schedule=name, device="cpu", random_state=0).fit(X, X[:, 0])
     assert seen[0](1000, 1000) == pytest.approx(last, abs=1e-12)
     assert seen[0](100, 1000) > 0.9
+    assert (seen[0](0, 1000) == 1.0) == (name == "constant")
 
 
 def test_a_schedule_that_is_none():
-    with pytest.raises(ValueError, match="schedule is either 'cosine' or 'constant', not 'steps'"):
+    with pytest.raises(ValueError, match="schedule is 'cosine' or 'warmup' or 'constant', not 'steps'"):
         BEDLRegressor(schedule="steps").fit(np.zeros((10, 1)), np.arange(10.0))
 
 

@@ -24,6 +24,7 @@ CHECKPOINTS = "BEDL_CHECKPOINTS"  # a folder; there long trainings can be taken 
 PAPER = ("edl", "mc-dropout", "bedl+reg", "bedl", "dvi", "varout")  # its methods on images, the quick ones first
 EPOCHS = 10
 COMMON = ("the batch size is not stated: 128", "gradients are clipped at norm 1")
+RISES = "the rate rises in the first twentieth of the steps: wide networks with Gaussian weights need that"
 START = "means and variances of weights start with mu² + sigma² = 2/fan-in, log sigma² at −9"
 OURS = "not in the paper: trained as its BEDL is"
 
@@ -55,22 +56,27 @@ def scaled(images: np.ndarray) -> np.ndarray:
 
 
 # -- learning ----------------------------------------------------------------------------------------
-def network_setup(preset: Preset, method: str, epochs: int = EPOCHS) -> Setup:
+def network_setup(preset: Preset, method: str, dataset: str, epochs: int = EPOCHS) -> Setup:
     """How a method is set up on images, whatever the network.
 
     Args:
         preset: "paper": Adam at 1e-3, five draws wherever something is drawn; "best": every method as it comes.
         method: its name in `bedl.methods.registry`.
+        dataset: its name in the table.
         epochs: under "paper".
 
     Example:
-        >>> network_setup("paper", "varout").estimator["method_options"], network_setup("best", "auto").estimator
-        ({'samples': 5}, {'method': 'auto'})
+        >>> network_setup("best", "auto", "mnist").estimator
+        {'method': 'auto'}
+        >>> network_setup("paper", "varout", "mnist").estimator["method_options"]
+        {'samples': 5}
     """
     if preset == "best":
         return Setup({"method": method})
+    colour = dataset.startswith("cifar")
     common = {
-        "epochs": epochs, "batch_size": 128, "learning_rate": 1e-3, "schedule": "constant", "early_stopping": False,
+        "epochs": epochs, "batch_size": 128, "learning_rate": 1e-3, "schedule": "warmup" if colour else "constant",
+        "early_stopping": False,
     }  # fmt: skip
     own: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         "bedl": ({}, (START,)),
@@ -82,8 +88,8 @@ def network_setup(preset: Preset, method: str, epochs: int = EPOCHS) -> Setup:
     }
     options, deviations = own.get(method, ({}, (OURS,)))
     more = {"method_options": options} if options else {}
-    said = f"how long it is trained is not stated: {epochs} epochs"
-    return Setup({"method": method, **common, **more}, (said, *COMMON, *deviations))
+    said = (f"how long it is trained is not stated: {epochs} epochs", *COMMON, *((RISES,) if colour else ()))
+    return Setup({"method": method, **common, **more}, (*said, *deviations))
 
 
 def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood") -> Any:

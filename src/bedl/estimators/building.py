@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Building"]
 
-_EITHER = {"unseen": ("error", "ignore"), "precision": ("auto", "double"), "schedule": ("cosine", "constant")}
+_CHOICES = {
+    "unseen": ("error", "ignore"), "precision": ("auto", "double"), "schedule": ("cosine", "warmup", "constant"),
+}  # fmt: skip
 
 
 class Building(Portable, BaseEstimator):
@@ -125,9 +127,9 @@ class Building(Portable, BaseEstimator):
         rate = self.learning_rate
         if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
             raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
-        for name, known in _EITHER.items():
+        for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
-                raise ValueError(f"{name} is either {known[0]!r} or {known[1]!r}, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} is {' or '.join(map(repr, known))}, not {getattr(self, name)!r}")
         registry.get(self.method)
         names = getattr(y, "columns", None)
         if reset:

@@ -51,7 +51,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         batch_size: points per step; ``"auto"``: from the number of points.
         learning_rate: of Adam, at its highest. ``"auto"``: as the method has it, else 0.01, and 0.001 for images.
         schedule: ``"cosine"``: the learning rate rises in the first steps and falls to 0 over the epochs;
-            ``"constant"``: it stays as it is.
+            ``"warmup"``: it rises and stays there; ``"constant"``: it is the same from the first step on, after which
+            all units of a wide network with Gaussian weights may be off.
         validation_fraction: the part of the points that is held out to decide when to stop.
         early_stopping: whether to hold points out, stop by them and return to the best epoch; ``"auto"``: as the method
             has it. 64 points or fewer are all trained on, for the full number of epochs.

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.estimators.inputs import Inputs
 from bedl.estimators.recipe import Recipe
-from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, adam, fit, fit_replicas
+from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, Warmup, adam, fit, fit_replicas
 from bedl.training.correcting import Correct, forget_correction
 from bedl.training.data import Points, stream_seed
 from bedl.training.history import History
@@ -21,7 +21,7 @@ from bedl.training.stacked import is_known
 __all__ = ["partial_train", "seeds_of", "train"]
 
 TrainAndHeldOut = tuple[Points, Points | None]
-_SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "constant": Constant()}
+_SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "warmup": Warmup(), "constant": Constant()}
 _TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
 _ALONE = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
 _HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by batch

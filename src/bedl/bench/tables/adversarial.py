@@ -74,7 +74,7 @@ def run(cell: Cell, images: Images) -> Outcome:
     """Learn, then attack test images, once."""
     from bedl.bench.nets import cifar_net, lenet5
 
-    plan = network_setup(cell.preset, cell.method)
+    plan = network_setup(cell.preset, cell.method, cell.dataset)
     model = fitted(cell, images, plan, lenet5 if cell.dataset == "mnist" else cifar_net)
     x, y = images.x_test[:ATTACKED], images.y_test[:ATTACKED]
     direction, strengths = np.sign(attacked(model, x, y)), STRENGTHS[cell.dataset]

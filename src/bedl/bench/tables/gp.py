@@ -80,7 +80,8 @@ def run(cell: Cell, images: Images) -> Outcome:
     else:
         from bedl.bench.nets import two_layers
 
-        plan = network_setup(cell.preset, cell.method, EPOCHS_OF_SOME if cell.dataset in SUBSETS else EPOCHS_OF_ALL)
+        epochs = EPOCHS_OF_SOME if cell.dataset in SUBSETS else EPOCHS_OF_ALL
+        plan = network_setup(cell.preset, cell.method, cell.dataset, epochs)
         channels, side = images.x.shape[1], images.x.shape[-1]
         model = fitted(cell, images, plan, functools.partial(two_layers, side, channels), family="gp")
         scored = images.x_test

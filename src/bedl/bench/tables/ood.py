@@ -101,7 +101,7 @@ def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) 
     from bedl.bench.foreign import foreign_sets
     from bedl.bench.nets import cifar_net, lenet5
 
-    plan = network_setup(cell.preset, cell.method)
+    plan = network_setup(cell.preset, cell.method, cell.dataset)
     model = fitted(cell, images, plan, lenet5 if cell.dataset == "mnist" else cifar_net)
     known = model.predict_dist(images.x_test)
     metrics, curves = class_scores(known, images.y_test), {"known": entropy_curve(known)}
