@@ -27,6 +27,7 @@ ROWS = 10_000  # of the training set, for terms that are divided by it
 PAPER = ("bedl", "bedl+reg", "dvi", "varout", "mc-dropout", "edl", "deterministic")
 DRAWS = 5  # "each model gets access to five samples"
 DRAWN = ("mc-dropout", "varout")
+DROPOUT = {"mc-dropout": 0.05}
 
 
 class Cost(Table):
@@ -58,10 +59,9 @@ class Cost(Table):
         torch.manual_seed(cell.seed)
         draws = DRAWS if cell.preset == "paper" else 100
         options: dict[str, Any] = {"samples": draws} if cell.method in DRAWN else {}
-        problem = _problem(cell.dataset, cell.method)
-        own, plain = (
-            registry.get(name)(problem, **more) for name, more in ((cell.method, options), ("deterministic", {}))
-        )
+        task = "regression" if cell.dataset == "table" and cell.method != "edl" else "classification"
+        problem, without = (_problem(cell.dataset, task, dropout) for dropout in (DROPOUT.get(cell.method, 0.0), 0.0))
+        own, plain = registry.get(cell.method)(problem, **options), registry.get("deterministic")(without)
         batch = _batch(problem, POINTS[cell.dataset])
         with threads(1):
             metrics = _measured(own, plain, batch)
@@ -89,15 +89,12 @@ class Cost(Table):
 
 
 # -- what is measured --------------------------------------------------------------------------------
-def _problem(dataset: str, method: str) -> Problem:
-    dropout = 0.05 if method == "mc-dropout" else 0.0
+def _problem(dataset: str, task: str, dropout: float) -> Problem:
     if dataset == "table":
-        if method == "edl":
-            return Problem("classification", 10, SHAPES[dataset], net=functools.partial(_table_net, dropout=dropout))
-        return Problem("regression", 1, SHAPES[dataset], net=functools.partial(_table_net, dropout=dropout))
-    make = lenet5 if dataset == "lenet" else cifar_net
-    classes = 10 if dataset == "lenet" else 5
-    return Problem("classification", classes, SHAPES[dataset], net=make(classes, dropout=dropout))
+        targets = 1 if task == "regression" else 10
+        return Problem(task, targets, SHAPES[dataset], net=functools.partial(_table_net, dropout=dropout))
+    make, classes = (lenet5, 10) if dataset == "lenet" else (cifar_net, 5)
+    return Problem(task, classes, SHAPES[dataset], net=make(classes, dropout=dropout))
 
 
 def _table_net(features: int, outputs: int, dropout: float = 0.0) -> torch.nn.Module:
