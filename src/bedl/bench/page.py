@@ -64,7 +64,7 @@ def _sheet(bench: Table, sheet: Sheet) -> str:
     rows = []
     for line in sheet.lines:
         label = f"{data(line.label, 60)} <small>{data(line.source, 20)}</small>"
-        rows.append([label, *(_entry(line, sheet, i, line is best[i]) for i in range(len(sheet.head)))])
+        rows.append([label, *(_entry(line, sheet, i, line in best[i]) for i in range(len(sheet.head)))])
     grid = table(f"{title}, {count(len(rows))} lines", ["method", *(data(name, 60) for name in sheet.head)], rows)
     notes = dict.fromkeys(
         f"<li>{data(line.label, 60)}: {data(line.note, 200)}</li>" for line in sheet.lines if line.note

@@ -84,9 +84,9 @@ def sheets(table: Table, rows: Iterable[Row]) -> list[Sheet]:
     return [sheet for sheet in made if any(entry is not None for line in sheet.lines for entry in line.entries)]
 
 
-def best_of(sheet: Sheet) -> list[Line | None]:
-    """For each column, the best of our lines, of those with the most rows; None where these are fewer than two."""
-    found: list[Line | None] = []
+def best_of(sheet: Sheet) -> list[list[Line]]:
+    """For each column, the best of our lines with the most rows, and those that read the same; none of a single one."""
+    found: list[list[Line]] = []
     for number, column in enumerate(sheet.columns):
         most = max((entry.n or 0 for line in sheet.lines if (entry := line.entries[number]) is not None), default=0)
         ours = [
@@ -94,7 +94,8 @@ def best_of(sheet: Sheet) -> list[Line | None]:
             for line in sheet.lines
             if (entry := line.entries[number]) is not None and entry.n == most and math.isfinite(entry.mean)
         ]
-        found.append(min(ours, key=lambda pair: pair[0])[1] if len(ours) > 1 else None)
+        texts = [shown(line.entries[number], column) for _, line in sorted(ours, key=lambda pair: pair[0])]
+        found.append([line for _, line in ours if len(ours) > 1 and shown(line.entries[number], column) == texts[0]])
     return found
 
 
