@@ -183,3 +183,15 @@ def test_points_held_out() -> None:
     assert 10 <= (classes[out] == 0).sum() <= 14
     assert 99 in kept  # the only one of its class
     assert not np.array_equal(out, held_out(100, 20, seed=1, classes=classes)[1])
+
+
+@pytest.mark.parametrize("ensemble", [1, 2])
+def test_mixed_precision_learns_about_the_same(ensemble: int) -> None:
+    x, y = labels()
+    settings = {**QUICK, "method": "bedl", "random_state": 0, "ensemble": ensemble}
+    single = BEDLClassifier(**settings).fit(x, y)
+    mixed = BEDLClassifier(**settings, precision="bf16-mixed").fit(x, y)
+    ours, theirs = (model.predict_proba(x) for model in (mixed, single))
+    assert 0 < np.abs(ours - theirs).max() < 0.1  # operands have eight bits
+    assert {p.dtype for p in mixed.method_.parameters()} == {p.dtype for p in single.method_.parameters()}
+    assert mixed.partial_fit(x, y).predict_proba(x).shape == ours.shape

@@ -115,6 +115,12 @@ def test_a_network_of_ones_own_and_pixels_as_columns_are_images() -> None:
         assert torch.isfinite(method.loss(batch))
         still = registry.get("images")(problem, augment=False)
         assert torch.equal(still.prepare(batch).x, batch.x)
+        facing = registry.get("images")(problem, augment=False, mirror=True)
+        facing = facing.prepare(batch, torch.Generator().manual_seed(0)).x.reshape(9, 8, 8)
+        x = batch.x.reshape(9, 8, 8)
+        same, other = ((facing == way).flatten(1).all(1) for way in (x, x.flip(-1)))
+        assert bool((same ^ other).all())
+        assert 0 < int(other.sum()) < 9
     table = Problem("classification", 3, (64,))
     assert registry.resolve("auto", table)[0] != "images"
     with pytest.raises(ValueError, match="image_shape"):

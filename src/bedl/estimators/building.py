@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["Building"]
 
 _CHOICES = {
-    "unseen": ("error", "ignore"), "precision": ("auto", "double"), "schedule": ("cosine", "warmup", "constant"),
+    "unseen": ("error", "ignore"), "precision": ("auto", "double", "bf16-mixed"),
+    "schedule": ("cosine", "warmup", "constant"),
 }  # fmt: skip
 
 

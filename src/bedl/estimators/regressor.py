@@ -67,6 +67,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         random_state: a number makes everything reproducible. Global generators are never touched.
         precision: ``"auto"``: learn in single precision (in double where a column of X varies so little for its size
             that single would blur it), and predict in that of X. ``"double"``: learn in that of X as well.
+            ``"bf16-mixed"``: products of networks that learn by steps round their operands to bfloat16 while learning,
+            which wide networks of images learn faster by on processors made for it; predictions are as with "auto".
 
     Attributes:
         method_: the trained method, or an `Ensemble` of them, for standardised targets.

@@ -22,6 +22,7 @@ __all__ = ["partial_train", "seeds_of", "train"]
 
 TrainAndHeldOut = tuple[Points, Points | None]
 _SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "warmup": Warmup(), "constant": Constant()}
+_MIXED: dict[str, Any] = {"precision": "bf16-mixed", "variance_products": "bfloat16"}
 _TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
 _ALONE = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
 _HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by batch
@@ -67,6 +68,7 @@ def train(
             progress=bool(estimator.verbose),
             accelerator=estimator.device,
             seed=seeds[number],
+            **(_MIXED if estimator.precision == "bf16-mixed" else {}),
         )
         rows += [{"member": number, **_row(row)} for row in result.rows]
     return rows
@@ -79,6 +81,8 @@ def seeds_of(seed: int, count: int) -> list[int]:
 
 def _together(estimator: Any, members: Sequence[Any], points: Points) -> bool:
     inputs = points.x
+    if estimator.precision == "bf16-mixed":  # vectorised runs know one precision
+        return False
     small = isinstance(inputs, Inputs) and inputs.X.size <= _TOGETHER
     if not small or any(isinstance(module, _BatchNorm) for module in members[0].modules()):
         return False
@@ -157,5 +161,6 @@ def partial_train(
             correct=False,
             accelerator=estimator.device,
             seed=stream_seed(seed, number),
+            **(_MIXED if estimator.precision == "bf16-mixed" else {}),
         )
     return kept

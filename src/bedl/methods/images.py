@@ -7,12 +7,16 @@ other image is a little elsewhere each time it is seen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from torch import Generator, Tensor
+
 from bedl.heads import head_of
 from bedl.methods.bedl import BEDL
 from bedl.methods.networks import gaussian_network
 from bedl.methods.registry import Problem, Training, register
 from bedl.objectives import Known, Unsure
-from bedl.objectives.image_copies import jittered
+from bedl.objectives.image_copies import jittered, mirrored
 from bedl.objectives.perturbations import IMAGE, Perturbation, as_images
 
 __all__ = ["are_images", "for_images"]
@@ -44,7 +48,9 @@ def training(n: int) -> Training:
 
 @register("images", "for images of classes: evidence asked for on the data and off it", tasks=("classification",),
           training=training)  # fmt: skip
-def images(problem: Problem, known: float = 0.2, unknown: float = 0.5, augment: bool = True) -> BEDL:
+def images(
+    problem: Problem, known: float = 0.2, unknown: float = 0.5, augment: bool = True, mirror: bool = False
+) -> BEDL:
     """One network.
 
     Args:
@@ -53,6 +59,8 @@ def images(problem: Problem, known: float = 0.2, unknown: float = 0.5, augment: 
         unknown: strength of `Unsure`.
         augment: whether images are shifted, turned and bent a little each time they are seen (`jittered`). Turn it off
             where such a change would make another thing of them.
+        mirror: whether every other image is seen in a mirror (`mirrored`): for pictures of things, which face either
+            way, not for letters and digits.
     """
     if not are_images(problem):
         raise ValueError(
@@ -62,4 +70,14 @@ def images(problem: Problem, known: float = 0.2, unknown: float = 0.5, augment: 
     head = head_of(problem.task, problem.n_targets)
     objective = Known(known) + Unsure(unknown, for_images(IMAGE, problem))
     net = gaussian_network(problem, head.n_outputs)
-    return BEDL(net, head, objective, augment=for_images(jittered, problem) if augment else None)
+    kinds = [kind for kind, wanted in ((jittered, augment), (mirrored, mirror)) if wanted]
+    return BEDL(net, head, objective, augment=for_images(_in_turn(kinds), problem) if kinds else None)
+
+
+def _in_turn(kinds: Sequence[Perturbation]) -> Perturbation:
+    def all_of(x: Tensor, generator: Generator | None = None) -> Tensor:
+        for kind in kinds:
+            x = kind(x, generator)
+        return x
+
+    return all_of

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from bedl.objectives.drawing import channel_range, draw_integer, draw_uniform
 
-__all__ = ["grafted", "jittered", "joined", "moved", "noisy", "turned", "warped"]
+__all__ = ["grafted", "jittered", "joined", "mirrored", "moved", "noisy", "turned", "warped"]
 
 
 def noisy(x: Tensor, generator: Generator | None = None, sizes: tuple[float, float] = (0.15, 1.0)) -> Tensor:
@@ -38,14 +38,14 @@ def noisy(x: Tensor, generator: Generator | None = None, sizes: tuple[float, flo
 def turned(x: Tensor, generator: Generator | None = None) -> Tensor:
     """Each image turned by a quarter, to the left or to the right; turned over, too, every other time.
 
-    Images that are not square are turned upside down or mirrored.
+    Images that are not square are turned upside down, and over every other time.
 
     Args:
         x: images. shape: (n, channels, height, width)
         generator: source of randomness.
     """
     if x.shape[-1] != x.shape[-2]:
-        choices = [x.flip(-1), x.flip(-2), x.flip((-1, -2))]
+        choices = [x.flip(-2), x.flip((-1, -2))]
     else:
         left, right = x.rot90(1, (-2, -1)), x.rot90(3, (-2, -1))
         choices = [left, right, left.flip(-1), right.flip(-1)]
@@ -118,8 +118,9 @@ def jittered(
     """Images a little elsewhere, turned, sheared, larger or smaller and bent: what they show stays what it is.
 
     This is no copy off the data but an augmentation of them, for ``BEDL(…, augment=jittered)``. Images are not
-    mirrored: many things, letters and digits among them, are others in a mirror. Some are left as they are, since an
-    image that is moved is also blurred a little: a network that has only seen such takes sharp ones for foreign.
+    mirrored: many things, letters and digits among them, are others in a mirror (`mirrored`). Some are left as they
+    are, since an image that is moved is also blurred a little: a network that has only seen such takes sharp ones for
+    foreign.
 
     Args:
         x: images. shape: (n, channels, height, width)
@@ -144,6 +145,22 @@ def jittered(
     places = F.affine_grid(rows.reshape(-1, 2, 3), list(x.shape), align_corners=False)
     varied = draw_uniform(x, len(x), 1, 1, 1, generator=generator) < share
     return torch.where(varied, _seen_at(x, places + warp * _field(x, 5, generator)), x)
+
+
+def mirrored(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """Every other image seen in a mirror, left and right exchanged: an augmentation for pictures of things.
+
+    Args:
+        x: images. shape: (n, channels, height, width)
+        generator: source of randomness.
+
+    Example:
+        >>> x = torch.arange(4.0).expand(100, 1, 1, 4)
+        >>> y = mirrored(x, torch.Generator().manual_seed(0))
+        >>> {tuple(row.tolist()) for row in y[:, 0, 0]} == {(0.0, 1.0, 2.0, 3.0), (3.0, 2.0, 1.0, 0.0)}
+        True
+    """
+    return torch.where(draw_uniform(x, len(x), 1, 1, 1, generator=generator) < 0.5, x.flip(-1), x)
 
 
 def _partners(x: Tensor, generator: Generator | None) -> Tensor:
