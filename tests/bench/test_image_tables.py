@@ -151,7 +151,7 @@ def test_the_attack_is_the_gradient_of_what_is_predicted() -> None:
     images, y = bars(80)
     x, y = images[:, None].astype(np.float64) / 255, y.astype(int)
     model = BEDLClassifier(method="bedl", net=lambda _, n: lenet5(n), epochs=2, random_state=0, device="cpu").fit(x, y)
-    model.temperature_ = 0.5
+    model.temperatures_ = (0.5, 0.8)
     found, size = adversarial.attacked(model, x[:2], y[:2]), 1e-4
 
     def cost(moved: np.ndarray) -> float:

@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
-from bedl.estimators.calibration import MOST, fitted_temperature, held_out_scores
+from bedl.estimators.calibration import FOREIGN, MOST, fitted_temperatures, held_out_scores
 from bedl.predictive import CategoricalPredictive
 
 QUICK: dict[str, Any] = {"method": "bedl", "epochs": 20, "random_state": 0, "device": "cpu", "early_stopping": False}
@@ -90,31 +90,53 @@ def test_the_temperature_is_the_most_likely_one(doubt: float) -> None:
         return fit + doubt * np.log(t) ** 2 / weight.sum() / 2
 
     best = scipy.optimize.minimize_scalar(cost, bounds=(0.1, 20), method="bounded", options={"xatol": 1e-6}).x
-    assert fitted_temperature(log_p, y, weight, doubt) == pytest.approx(best, rel=1e-3)
+    known, unknown = fitted_temperatures(log_p, y, weight, doubt)
+    assert known == pytest.approx(best, rel=1e-3)
+    assert unknown == pytest.approx(max(known, 1.0), rel=1e-3)  # of which nothing was seen
 
 
-def test_bolder_only_as_far_as_there_is_evidence() -> None:
+@pytest.mark.parametrize(("bold", "careful"), [(3.0, 1.6), (0.6, 0.3), (1.5, 0.7)])
+def test_rows_without_evidence_have_a_temperature_of_their_own(bold: float, careful: float) -> None:
+    """Against another search, through what is predicted by them; and it finds what labels were drawn by."""
     rng = np.random.default_rng(0)
-    logits = torch.as_tensor(rng.normal(size=(400, 3)))
-    vacuity = torch.as_tensor(rng.uniform(0, 0.8, size=400))
-    log_p = torch.log_softmax(logits, -1)
-    y = (3 * logits.numpy() + rng.gumbel(size=(400, 3))).argmax(1)
+    log_p = torch.log_softmax(torch.as_tensor(2 * rng.normal(size=(20_000, 3))), -1)
+    vacuity = torch.as_tensor(rng.uniform(0, 1.3, size=20_000))
+    power = torch.lerp(torch.tensor(bold).double(), torch.tensor(careful).double(), vacuity.clamp(max=1))
+    y = ((power[:, None] * log_p).numpy() + rng.gumbel(size=log_p.shape)).argmax(1)
     p = CategoricalPredictive(log_p, 0 * vacuity, 0 * vacuity, vacuity, 0 * log_p)
 
-    def cost(t: float) -> float:
-        return log_loss(y, p.tempered(t).probabilities.numpy())
+    def cost(logs: np.ndarray, usual: float, caution: float) -> float:
+        loss = -float(p.tempered(*np.exp(logs)).log_prob(y).mean())
+        return loss + caution * (logs[1] - usual) ** 2 / len(y) / 2
 
-    best = scipy.optimize.minimize_scalar(cost, bounds=(0.1, 1), method="bounded", options={"xatol": 1e-6}).x
-    assert fitted_temperature(log_p.numpy(), y, vacuity=vacuity.numpy()) == pytest.approx(best, rel=1e-3)
-    nothing = CategoricalPredictive(log_p, 0 * vacuity, 0 * vacuity, 0 * vacuity + 1, 0 * log_p)
-    torch.testing.assert_close(nothing.tempered(0.5).log_probabilities, log_p)
-    torch.testing.assert_close(nothing.tempered(2.0).log_probabilities, torch.log_softmax(log_p / 2, -1))
+    def searched(usual: float, caution: float) -> np.ndarray:
+        given, few = (usual, caution), {"xatol": 1e-5}
+        return scipy.optimize.minimize(cost, [0.1, 0.1], given, method="Nelder-Mead", options=few).x
+
+    best = np.exp(searched(max(searched(0.0, 0.0)[0], 0.0), 4 + FOREIGN * len(y)))
+    found = fitted_temperatures(log_p.numpy(), y, vacuity=vacuity.numpy())
+    assert found == pytest.approx(tuple(best), rel=2e-3)
+    assert found[0] == pytest.approx(1 / bold, rel=0.15)  # caution holds back what has no evidence
+
+
+def test_without_evidence_a_few_rows_do_not_make_it_bold() -> None:
+    """Of many rows few lack evidence, all told rightly: those stay nearly as they were. Many do make it bold."""
+    log_p, y = np.log(np.tile([0.7, 0.3], (1000, 1))), np.zeros(1000, dtype=int)
+    y[:250] = 1
+    few, many = (
+        fitted_temperatures(log_p, y, vacuity=np.where(np.arange(1000) >= 1000 - lacking, 1.0, 0.0))[1]
+        for lacking in (10, 300)
+    )
+    assert 0.9 < few < 1
+    assert many < 0.6
+    nothing = CategoricalPredictive(*(torch.as_tensor(part) for part in (log_p, 0 * y, 0 * y, 0 * y + 1, 0 * log_p)))
+    torch.testing.assert_close(nothing.tempered(0.5, 1.0).log_probabilities, torch.as_tensor(log_p))
 
 
 def test_few_rows_that_are_all_right_are_no_proof() -> None:
     log_p = np.log(np.tile([0.9, 0.1], (20, 1)))
-    sure, doubtful = (fitted_temperature(log_p, np.zeros(20, dtype=int), doubt=doubt) for doubt in (0.0, 4.0))
-    assert sure == pytest.approx(1 / 20, rel=0.01)
+    sure, doubtful = (fitted_temperatures(log_p, np.zeros(20, dtype=int), doubt=doubt)[0] for doubt in (0.0, 4.0))
+    assert sure < 0.1
     assert 0.4 < doubtful < 0.9
 
 
@@ -129,3 +151,12 @@ def test_a_classifier_is_calibrated_and_its_parts_add_up(tmp_path: Path) -> None
     np.testing.assert_allclose(parts.data + parts.distributional + parts.model, parts.total, atol=1e-6)
     model.save(tmp_path / "model.bedl")
     np.testing.assert_allclose(load(tmp_path / "model.bedl").predict_proba(X), model.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize(("stored", "read"), [(0.5, (0.5, 1.0)), (2.0, (2.0, 2.0)), ([0.8, 0.6], (0.8, 0.6))])
+def test_files_with_one_temperature_are_read_as_they_were_meant(stored: Any, read: tuple[float, float]) -> None:
+    model = BEDLClassifier(**{**QUICK, "epochs": 1}).fit(*(rows(40, 0)[0], np.arange(40) % 2))
+    model._set_state({**model._state(), "temperature": stored})
+    assert model.temperatures_ == read
+    with pytest.raises(ValueError, match="the temperatures are"):
+        model._set_state({**model._state(), "temperature": [0.0, 1.0]})

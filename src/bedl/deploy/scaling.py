@@ -1,4 +1,4 @@
-"""What stands behind a method that was trained: the targets' own units, or the temperature of probabilities."""
+"""What stands behind a method that was trained: the targets' own units, or the temperatures of probabilities."""
 
 from __future__ import annotations
 
@@ -42,23 +42,24 @@ class InUnits(nn.Module):
 
 
 class Tempered(nn.Module):
-    """Predicts classes as a method does, bolder or more careful by a temperature.
+    """Predicts classes as a method does, bolder or more careful.
 
     Args:
         method: the method that was trained.
-        temperature: above 1 more careful, below 1 bolder.
+        temperatures: where there is evidence, and where there is none; see `CategoricalPredictive.tempered`.
     """
 
-    temperature: Tensor
+    temperatures: Tensor
 
-    def __init__(self, method: nn.Module, temperature: float):
+    def __init__(self, method: nn.Module, temperatures: tuple[float, float]):
         super().__init__()
         self.method = method
-        self.register_buffer("temperature", torch.tensor(float(temperature)))
+        self.register_buffer("temperatures", torch.tensor(temperatures))
 
     def forward(self, x: Any) -> Any:
         """x: shape (n, *input)"""
-        return self.method(x).tempered(self.temperature)
+        known, unknown = self.temperatures.unbind()
+        return self.method(x).tempered(known, unknown)
 
 
 class WithSpread(nn.Module):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-__all__ = ["checked_scores", "fitted_temperature", "held_out_scores", "thinned"]
+__all__ = ["checked_scores", "fitted_temperatures", "held_out_scores", "thinned"]
 
 MOST = 2000  # scores that are kept
+FOREIGN = 0.05  # the share of points that may be of none of the classes
 Scores = tuple[list[list[float]], list[float]]
 
 
@@ -46,16 +48,19 @@ def checked_scores(stored: Any, n_targets: int) -> Scores | None:
     return scores.tolist(), mass.tolist()
 
 
-def fitted_temperature(
+def fitted_temperatures(
     log_probabilities: np.ndarray,
     labels: np.ndarray,
     weight: np.ndarray | None = None,
     doubt: float = 0.0,
     vacuity: np.ndarray | float = 0.0,
-) -> float:
-    """The t that makes labels most likely under p^(1/t), between 1/20 and 20: a convex problem in 1/t.
+) -> tuple[float, float]:
+    """Temperatures that make labels most likely: where there is evidence, and where there is none; 1/20 to 20.
 
-    Where t is below 1, probabilities are bolder only as far as there is evidence (`CategoricalPredictive.tempered`).
+    The power of p goes from one to the other as evidence does (`CategoricalPredictive.tempered`). What has no evidence
+    is foreign, of which no label speaks, or a known thing that is hard to tell. Unless labels of many such points say
+    otherwise, it stays as bold as it was trained, or becomes as careful as the rest: a prior that weighs as much as if
+    one point in twenty were foreign, and four more.
 
     C. Guo, G. Pleiss, Y. Sun, K. Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 
@@ -64,24 +69,36 @@ def fitted_temperature(
         labels: numbers of the classes. shape: (n,)
         weight: how much each row counts; None: all the same. shape: (n,)
         doubt: precision of a normal prior of log t around 0, in rows: few rows that are all right are no proof.
-        vacuity: lack of evidence, from 0 to 1. shape: (n,)
+        vacuity: lack of evidence; from 1 on there is none. shape: (n,)
 
     Example:
         >>> log_p = np.log([[0.99, 0.01]] * 4)
-        >>> t = fitted_temperature(log_p, np.array([0, 0, 0, 1]))  # right in three of four only
+        >>> t, _ = fitted_temperatures(log_p, np.array([0, 0, 0, 1]))  # right in three of four only
         >>> round(float(1 / (1 + np.exp((log_p[0, 1] - log_p[0, 0]) / t))), 3)
         0.75
     """
+    from scipy.optimize import minimize
+    from scipy.special import logsumexp, softmax
+
     gaps = log_probabilities - log_probabilities[np.arange(len(labels)), labels][:, None]  # shape: (n, C)
-    share = np.full(len(labels), 1 / len(labels)) if weight is None else weight / weight.sum()
-    doubt = doubt / (len(labels) if weight is None else float(weight.sum()))
-    low, high = 1 / 20, 20.0
-    for _ in range(60):  # the slope of the mean −log p in 1/t rises: bisect its root
-        middle = (low + high) / 2
-        known = 1 - np.clip(vacuity, 0, 1) if middle > 1 else np.ones(1)
-        powered = (1 + (middle - 1) * known)[..., None] * gaps
-        p = np.exp(powered - powered.max(1, keepdims=True))
-        rise = ((p / p.sum(1, keepdims=True)) * gaps).sum(1) * known
-        slope = float(rise @ share + doubt * np.log(middle) / middle)
-        low, high = (low, middle) if slope > 0 else (middle, high)
-    return 2 / (low + high)
+    weight = np.ones(len(labels)) if weight is None else weight
+    lack = np.clip(np.broadcast_to(vacuity, len(labels)), 0, 1)
+    mix = np.stack([1 - lack, lack])  # shape: (2, n)
+
+    def cost(logs: np.ndarray, usual: float, caution: float) -> tuple[float, np.ndarray]:
+        """Of the logarithms of both powers, 1/t: what labels lack in likelihood and the priors, and its slope."""
+        powers = np.exp(logs)
+        powered = (powers @ mix)[:, None] * gaps
+        rise = weight * (softmax(powered, 1) * gaps).sum(1)
+        off, pull = logs - (0.0, usual), np.array([doubt, caution])
+        value, slope = weight @ logsumexp(powered, 1) + pull @ off**2 / 2, (mix @ rise) * powers + pull * off
+        return float(value / weight.sum()), slope / weight.sum()
+
+    def most_likely(start: np.ndarray, usual: float, caution: float) -> np.ndarray:
+        to_the_end = {"bounds": [(-math.log(20), math.log(20))] * 2, "options": {"ftol": 0, "gtol": 1e-12}}
+        return np.asarray(minimize(cost, start, (usual, caution), "L-BFGS-B", jac=True, **to_the_end).x)
+
+    free = most_likely(np.zeros(2), 0.0, 0.0)
+    found = most_likely(free, min(free[0], 0.0), 4 + FOREIGN * float(weight.sum()))
+    known, unknown = np.exp(-found)
+    return float(known), float(unknown)

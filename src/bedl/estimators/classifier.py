@@ -15,7 +15,7 @@ from torch import nn
 from bedl import tasks
 from bedl.deploy.scaling import Tempered
 from bedl.estimators.base import PARTS, BEDLEstimator
-from bedl.estimators.calibration import fitted_temperature
+from bedl.estimators.calibration import fitted_temperatures
 from bedl.estimators.inputs import check_targets
 from bedl.estimators.portable import device_of
 from bedl.estimators.signatures import parameters_of
@@ -39,7 +39,8 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
 
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
-        temperature_: of `calibrate`, or of images that were set aside (method ``"images"``); None: as trained.
+        temperatures_: of `calibrate`, or of images that were set aside (method ``"images"``): where there is evidence,
+            and where there is none; None: as trained.
         method_, history_, n_features_in_, feature_names_in_: as in `BEDLRegressor`.
 
     Example:
@@ -53,7 +54,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         array([0])
     """
 
-    temperature_: float | None
+    temperatures_: tuple[float, float] | None
 
     @parameters_of(BEDLEstimator.__init__)
     def __init__(self, *settings: Any, class_weight: Any = None, **more: Any):
@@ -101,14 +102,16 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     @property
     def chosen_(self) -> str:
         """What was chosen and learned, in one line."""
-        bold = "" if self.temperature_ is None else f", temperature {self.temperature_:.2f}"
-        return super().chosen_ + bold
+        if self.temperatures_ is None:
+            return super().chosen_
+        known, unknown = self.temperatures_
+        return f"{super().chosen_}, temperature {known:.2f}, {unknown:.2f} without evidence"
 
     def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLClassifier:
-        """Let rows that were not learned from decide how bold probabilities are: one temperature for all.
+        """Let rows that were not learned from decide how bold probabilities are, by a temperature.
 
-        The order of the classes stays as it is; each part of the uncertainty keeps its share. Probabilities become
-        bolder only as far as there is evidence.
+        The order of the classes stays as it is; each part of the uncertainty keeps its share. Where there is no
+        evidence probabilities become bolder only if many of the rows that lack it are told rightly.
 
         Args:
             X: shape (n, n_features)
@@ -118,15 +121,15 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         check_is_fitted(self, "method_")
         if self._several_labels:
             raise ValueError("calibrate is for one label per row; there are several labels at once")
-        before, self.temperature_ = self.temperature_, None
+        before, self.temperatures_ = self.temperatures_, None
         try:
             prediction: Any = self.predict_dist(X, X_var)
             log_p, vacuity = (part.double().numpy() for part in (prediction.log_probabilities, prediction.vacuity))
             labels = self._class_numbers(self._check_y(y), None)
             check_consistent_length(log_p, labels)
-            self.temperature_ = fitted_temperature(log_p, labels, vacuity=vacuity)
+            self.temperatures_ = fitted_temperatures(log_p, labels, vacuity=vacuity)
         except BaseException:
-            self.temperature_ = before
+            self.temperatures_ = before
             raise
         return self
 
@@ -172,18 +175,18 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
                 labels.append(y.numpy())
                 weights.append(np.ones(len(y)) if weight is None else weight.double().numpy())
         log_p, truth, counted, vacuity = (np.concatenate(some) for some in (said, labels, weights, lacking))
-        self.temperature_ = fitted_temperature(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
+        self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
 
     def _output_names(self) -> Sequence[Any] | None:
         return self.target_names_ if self._several_labels else list(self.classes_)
 
     def _in_units(self, prediction: Predictive) -> Predictive:
-        if self.temperature_ is None:
+        if self.temperatures_ is None:
             return prediction
-        return prediction.tempered(self.temperature_)  # type: ignore[attr-defined]
+        return prediction.tempered(*self.temperatures_)  # type: ignore[attr-defined]
 
     def _as_predicted(self, method: nn.Module) -> nn.Module:
-        return method if self.temperature_ is None else Tempered(method, self.temperature_)
+        return method if self.temperatures_ is None else Tempered(method, self.temperatures_)
 
     @property
     def _several_labels(self) -> bool:
@@ -204,7 +207,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
 
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
         if reset:
-            self.temperature_ = None
+            self.temperatures_ = None
             self.task_ = "classification" if y.ndim == 1 else "multilabel"
             self.classes_ = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y if classes is None else classes)
             self.n_targets_ = len(self.classes_)
@@ -240,15 +243,18 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             "classes": self.classes_.tolist(),
             "classes_dtype": self.classes_.dtype.str,
             "task": self.task_,
-            "temperature": self.temperature_,
+            "temperature": self.temperatures_,
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.classes_ = np.asarray(state["classes"], dtype=np.dtype(state["classes_dtype"]))
         self.task_, self.n_targets_ = state["task"], len(self.classes_)
-        self.temperature_ = state.get("temperature")
-        if self.temperature_ is not None and not 0 < float(self.temperature_) < float("inf"):
-            raise ValueError(f"the temperature is {self.temperature_}")
+        stored = state.get("temperature")
+        if isinstance(stored, float):  # before version 4 of the format: never bolder where there is no evidence
+            stored = (stored, max(stored, 1.0))
+        self.temperatures_ = None if stored is None else (float(stored[0]), float(stored[1]))
+        if self.temperatures_ is not None and not all(0 < t < float("inf") for t in self.temperatures_):
+            raise ValueError(f"the temperatures are {self.temperatures_}")
 
     def _names(self) -> dict[str, list[str] | None]:
         names = (self.target_names_ if self._several_labels else None) or [str(label) for label in self.classes_]

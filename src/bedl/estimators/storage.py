@@ -25,7 +25,7 @@ from bedl.training.checkpoint import checksum
 __all__ = ["SCHEMA", "ModelFileError", "load", "save"]
 
 FORMAT = "bedl.estimators"
-SCHEMA = 3
+SCHEMA = 4
 SEALED = 3  # from this version of the format on there is a checksum
 _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
 _LEFT_OUT = ("callbacks", "checkpoint", "compile", "device", "verbose")  # of the process that trained, not of the model

@@ -38,7 +38,7 @@ def training(n: int) -> Training:
     """Six epochs of many images, more of few, without early stopping; some are held out to decide how bold it may be.
 
     As trained it is too cautious: images that are jittered are harder than those that it will see, and some copies are
-    data. One temperature mends both (docs/results.md).
+    data. Temperatures mend both (docs/results.md).
     """
     epochs = max(6, round(12 * (10_000 / n) ** 0.5))
     small = n < 3000

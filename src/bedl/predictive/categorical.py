@@ -125,21 +125,23 @@ class CategoricalPredictive(Predictive):
         draws = torch.multinomial(flat, n, replacement=True, generator=generator)
         return draws.T.reshape(n, *self.log_probabilities.shape[:-1])
 
-    def tempered(self, temperature: float | Tensor) -> CategoricalPredictive:
+    def tempered(self, known: float | Tensor, unknown: float | Tensor | None = None) -> CategoricalPredictive:
         """Bolder or more careful, p^(1/t): each part of the uncertainty keeps its share of the entropy.
 
-        Bolder only as far as there is evidence: 1/t becomes 1 + (1/t − 1) (1 − vacuity) where t is below 1.
-
         Args:
-            temperature: above 1 more careful, below 1 bolder. shape: () or (*batch)
+            known: the temperature t where there is evidence; above 1 more careful, below 1 bolder.
+                shape: () or (*batch)
+            unknown: where there is none; in between 1/t follows the vacuity. None: the same. shape: () or (*batch)
 
         Example:
             >>> p = CategoricalPredictive(torch.tensor([[0.8, 0.2]]).log(), *torch.zeros(3, 1), torch.zeros(1, 2))
             >>> p.tempered(0.5).probabilities
             tensor([[0.9412, 0.0588]])
         """
-        power = 1 / torch.as_tensor(temperature).to(self.log_probabilities)
-        power = torch.where(power > 1, 1 + (power - 1) * (1 - self.vacuity.clamp(0.0, 1.0)), power)
+        power = 1 / torch.as_tensor(known).to(self.log_probabilities)
+        if unknown is not None:
+            without = 1 / torch.as_tensor(unknown).to(power)
+            power = power + (without - power) * self.vacuity.clamp(0.0, 1.0)
         return self.as_bold_as(torch.log_softmax(self.log_probabilities * power[..., None], -1))
 
     def as_bold_as(self, log_probabilities: Tensor) -> CategoricalPredictive:

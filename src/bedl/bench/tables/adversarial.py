@@ -84,7 +84,7 @@ def run(cell: Cell, images: Images) -> Outcome:
         found |= {f"{name}_{how}": value for name, value in scores[strengths.index(strength)].items()}
     curves = {name: [round(one[name], 5) for one in scores] for name in scores[0]}
     settings = {
-        **plan.estimator, "chosen": model.chosen_, "temperature": model.temperature_, "images": len(images.y),
+        **plan.estimator, "chosen": model.chosen_, "temperatures": model.temperatures_, "images": len(images.y),
         "attacked_images": len(y), "deviations": plan.deviations,
     }  # fmt: skip
     return Outcome(found, settings, {"strength": list(strengths), **curves})
@@ -107,8 +107,8 @@ def attacked(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     for some in np.array_split(np.arange(len(x)), max(1, len(x) // 100)):
         images = torch.as_tensor(x[some], dtype=getattr(torch, model.dtype_)).requires_grad_()
         prediction = method(images)
-        if model.temperature_ is not None:
-            prediction = prediction.tempered(model.temperature_)
+        if model.temperatures_ is not None:
+            prediction = prediction.tempered(*model.temperatures_)
         (gradient,) = torch.autograd.grad(-prediction.log_prob(torch.as_tensor(y[some])).sum(), images)
         parts.append(gradient.numpy())
     return np.concatenate(parts)

@@ -115,7 +115,7 @@ def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) 
             parts = ("data", "distributional", "model")
             metrics |= {f"{part}_foreign": float(getattr(foreign, part).mean()) for part in parts}
     settings = {
-        **plan.estimator, "chosen": model.chosen_, "temperature": model.temperature_, "images": len(images.y),
+        **plan.estimator, "chosen": model.chosen_, "temperatures": model.temperatures_, "images": len(images.y),
         "test_images": len(images.y_test), "epochs_run": len(model.history_), "left_out": left_out,
         "deviations": plan.deviations,
     }  # fmt: skip
