@@ -14,7 +14,7 @@ from bedl.estimators.recipe import Recipe
 from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, Warmup, adam, fit, fit_replicas
 from bedl.training.correcting import Correct, forget_correction
 from bedl.training.data import Points, stream_seed
-from bedl.training.history import History
+from bedl.training.history import History, read_history
 from bedl.training.schedule import Schedule
 from bedl.training.stacked import is_known
 
@@ -51,6 +51,7 @@ def train(
                 raise
     rows = []
     for number, (member, (points, out)) in enumerate(zip(members, parts, strict=True)):
+        place = _place(estimator, f"member-{number}" if len(members) > 1 else "")
         result = fit(
             member,
             points,  # type: ignore[arg-type]
@@ -60,7 +61,7 @@ def train(
             schedule=_SCHEDULES[estimator.schedule],
             validation=out,  # type: ignore[arg-type]
             early_stopping=None if out is None else EarlyStopping(plan.patience),
-            checkpoint=_place(estimator, f"member-{number}" if len(members) > 1 else ""),
+            checkpoint=place,
             resume=estimator.resume if estimator.checkpoint is not None else "auto",
             callbacks=tuple(estimator.callbacks),
             compile=estimator.compile,
@@ -70,7 +71,7 @@ def train(
             seed=seeds[number],
             **(_MIXED if estimator.precision == "bf16-mixed" else {}),
         )
-        rows += [{"member": number, **_row(row)} for row in result.rows]
+        rows += [{"member": number, **_row(row)} for row in _all_epochs(result.rows, place)]
     return rows
 
 
@@ -124,6 +125,13 @@ def _as_one(
 def _correct(estimator: Any) -> Correct:
     """Networks of a user's own as `fit` does it; ours not, as what they predict would stay the same on average."""
     return "auto" if estimator.net is not None else False
+
+
+def _all_epochs(rows: Sequence[dict], place: Checkpoints | None) -> Sequence[dict]:
+    """The rows of a run, and before them those of the processes it was taken up from."""
+    if place is None or not (file := Path(place.directory) / "history.jsonl").exists():
+        return rows
+    return [row for row in read_history(file) if row["kind"] == "epoch"]
 
 
 def _row(row: dict) -> dict:
