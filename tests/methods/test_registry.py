@@ -147,3 +147,21 @@ def test_a_new_method_reaches_the_command_line(least_squares: str, tmp_path: Pat
     run("fit", table, "--target", "y", "--method", least_squares, "--epochs", "60", "--out", model, ok=True)
     scores = run("evaluate", model, table, "--json", ok=True)
     assert json.loads(scores.stdout)["scores"]["r2"] > 0.9
+
+
+STEPS = "bedl bedl+reg bedl-hyper deterministic dvi edl fast-dropout laplace mc-dropout prior-network r-edl sngp varout"
+
+
+@pytest.mark.parametrize("name", STEPS.split())
+def test_losses_are_made_in_full_precision_where_products_are_not(name: str) -> None:
+    """Divergences are differences of large numbers: with eight bits nothing would be left of them."""
+    torch.manual_seed(0)
+    method = registry.get(name).build(Problem("classification", 3, (8,)))
+    batch = method.prepare(Batch(torch.randn(64, 8), torch.arange(64) % 3, 64, epoch=torch.tensor(5.0)))
+    losses = []
+    for mixed in (False, True):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            losses.append(method.loss(batch))
+    assert losses[1].dtype == torch.float32
+    torch.testing.assert_close(*losses, rtol=0.01, atol=0.0)

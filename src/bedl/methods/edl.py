@@ -92,10 +92,13 @@ class EDL(Method):
 
 
 def known(f: Tensor | Moments) -> Tensor:
-    """Outputs as a tensor; an error for those of noisy inputs, whose evidence would have no closed form."""
+    """Outputs as a tensor; an error for those of noisy inputs, whose evidence would have no closed form.
+
+    Where products round to 16 bits, what is made of them does not: divergences are differences of large numbers.
+    """
     if isinstance(f, Moments):
         raise ValueError("this method knows no noise of inputs: leave X_var out, or take a method such as 'bedl'")
-    return f
+    return f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
 
 
 def one_hot(y: Tensor, like: Tensor) -> Tensor:
