@@ -17,7 +17,7 @@ def lenet5(classes: int = 10, dropout: float = 0.0) -> nn.Module:
 
     Args:
         classes: outputs.
-        dropout: in front of the last layer, where it is more than 0.
+        dropout: behind each hidden layer, where it is more than 0.
     """
     return _lenet(1, 20, 50, 4 * 4, 500, classes, dropout)
 
@@ -37,17 +37,17 @@ def two_layers(side: int, channels: int, classes: int = 10, dropout: float = 0.0
     """
     left = ((side - 5) // 2 - 4) // 2 + 1
     return nn.Sequential(
-        nn.Conv2d(channels, 96, 5, stride=2), nn.ReLU(),
-        nn.Conv2d(96, 96, 5, stride=2), nn.ReLU(),
-        nn.Flatten(), *_dropout(dropout),
+        nn.Conv2d(channels, 96, 5, stride=2), nn.ReLU(), *_dropout(dropout),
+        nn.Conv2d(96, 96, 5, stride=2), nn.ReLU(), *_dropout(dropout),
+        nn.Flatten(),
         nn.Linear(96 * left * left, classes),
     )  # fmt: skip
 
 
 def _lenet(channels: int, first: int, second: int, flat: int, hidden: int, classes: int, dropout: float) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(channels, first, 5, stride=2), nn.ReLU(),
-        nn.Conv2d(first, second, 5, stride=2), nn.ReLU(),
+        nn.Conv2d(channels, first, 5, stride=2), nn.ReLU(), *_dropout(dropout),
+        nn.Conv2d(first, second, 5, stride=2), nn.ReLU(), *_dropout(dropout),
         nn.Flatten(),
         nn.Linear(second * flat, hidden), nn.ReLU(), *_dropout(dropout),
         nn.Linear(hidden, classes),
