@@ -290,3 +290,16 @@ def test_a_dataset_that_draws_is_resumed_exactly(tmp_path: Path) -> None:
     fit(resumed, Augmented(), checkpoint=places, **settings)
     fit(whole, Augmented(), **settings)
     assert torch.equal(vector(resumed), vector(whole))
+
+
+@pytest.mark.parametrize("head", ["normal", "dirichlet"])
+def test_a_network_that_died_is_told(head: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Nothing else would: its loss is finite."""
+    (x, y), model = regression(50) if head == "normal" else classes(50), method(head=head)
+    fit(model, (x, y), epochs=1, accelerator="cpu")
+    with torch.no_grad():
+        model.net[0].bias.fill_(-1e3)  # type: ignore[index, union-attr, operator]
+    fit(model, (x, torch.zeros_like(y)), epochs=1, accelerator="cpu")  # there is nothing to learn
+    assert not [w for w in recwarn if "all the same" in str(w.message)]
+    with pytest.warns(UserWarning, match=r"predictions for 32 training points .* are all the same"):
+        fit(model, (x, y), epochs=1, accelerator="cpu")

@@ -18,6 +18,7 @@ from bedl.training.checkpoint import Checkpoints, Pace, resume_from
 from bedl.training.compiling import Compile, should_compile, variance_precision
 from bedl.training.correcting import Correct, correct_after, forget_correction
 from bedl.training.data import Fetched, Place, Points, cast
+from bedl.training.dead import warn_if_dead
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
@@ -94,6 +95,7 @@ class Run:
         self.loss_sum, self.loss_points = 0.0, 0.0
         self.stop, self.stopped_early = False, False
         self.rows: list[Row] = []
+        self.seen: Batch | None = None  # the last batch, but that at the end of an epoch
         self.checkpoint: Path | None = None
         self.pace = Pace(settings.checkpoints)
 
@@ -125,6 +127,8 @@ class Run:
                 self.method.eval()
                 judges = () if self.validation is None else self._whole(self.validation)
                 self.method.conclude(self._whole(self.points), judges)
+        if self.seen is not None and self.fabric.world_size == 1:  # over processes, parameters may be spread
+            warn_if_dead(self.method, self.seen)
 
     def _whole(self, points: Points, chunk: int = 1024) -> Iterator[Batch]:
         """A set in parts, on the device."""
@@ -225,6 +229,8 @@ class Run:
             self.optimizer.zero_grad()
             raise NonFiniteLossError(self.step, total, origin, self.checkpoint)
         self.optimizer.step()
+        if self.seen is None or len(micros[0][0].y) >= len(self.seen.y):
+            self.seen = micros[0][0]
         self.step, self.batch = self.step + 1, self.batch + 1
         self.loss_sum, self.loss_points = self.loss_sum + total * n_points, self.loss_points + n_points
         rate = self.optimizer.param_groups[0]["lr"]
