@@ -68,7 +68,9 @@ def find_origin(method: nn.Module, batches: Sequence[Batch], context: Any = None
         for name in ("x", "y", "perturbed"):
             if not _finite(getattr(batch, name)):
                 return Origin(
-                    name, "the data themselves hold NaN or infinity", "clean the data, or fill in what is missing"
+                    name,
+                    "the data themselves hold NaN or infinity, or numbers beyond the 3e38 of single precision",
+                    "clean the data, fill in what is missing, or use a larger unit",
                 )
     for name, parameter in method.named_parameters():
         if not _finite(parameter):
