@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class RowFile:
         path: the file, which need not exist; None: rows are kept in memory.
         key: the fields that say which row it is.
         failure: the field in which a row says why it failed; empty or missing where it did not.
+        fault: what is wrong with a row that has its key, in a few words; None if nothing is.
 
     Example:
         >>> import tempfile
@@ -47,9 +48,15 @@ class RowFile:
         [{'method': 'bedl', 'split': 0, 'rmse': 2.5}]
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, key: Sequence[str], failure: str = "failed"):
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        key: Sequence[str],
+        failure: str = "failed",
+        fault: Callable[[Row], str | None] = lambda row: None,
+    ):
         self.path = None if path is None else Path(path)
-        self.key, self.failure = tuple(key), failure
+        self.key, self.failure, self.fault = tuple(key), failure, fault
         self._rows: dict[tuple[Any, ...], Row] = {}
         self._seen = 0  # bytes of the file that are in `_rows`
         self._turn = threading.RLock()
@@ -72,6 +79,8 @@ class RowFile:
         """Read what was appended since, by whomever."""
         if self.path is None:
             return
+        if self.path.exists() and not self.path.is_file():
+            raise RowFileError(f"{self.path} is no file that rows can be read from; choose another place")
         try:
             with self._turn, self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._seen:  # another file, or rows were taken out
@@ -80,6 +89,13 @@ class RowFile:
                 self._take(file.read())
         except FileNotFoundError:
             self._rows, self._seen = {}, 0
+
+    def make_ready(self) -> None:
+        """Raise the error that `add` would raise, if any, before there is a row to lose."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._turn, self._alone():
+                pass
 
     def add(self, row: Row, again: bool = False) -> bool:
         """Append a row, unless there is one with its key; whether it was written.
@@ -134,6 +150,11 @@ class RowFile:
                     "line, or choose another file"
                 )
             row = json.loads(line)
+            fault = self.fault(row)
+            if fault is not None:
+                raise RowFileError(
+                    f"{self.path} holds a damaged row ({fault}): {line[:160]!r}. Remove the line, and it is made again"
+                )
             self._rows[self._key(row)] = row
         self._seen += whole
 

@@ -14,7 +14,7 @@ from bedl.bench.page import render, write_page
 from bedl.bench.published import figures, uci_log_likelihoods
 from bedl.bench.summary import best_of
 from bedl.files import OutputExistsError
-from bedl.rows import Row
+from bedl.rows import Row, RowFileError
 from tests.bench.toys import Toy
 from tests.cli.verbs import run as call
 
@@ -143,3 +143,58 @@ def test_a_page_of_what_is_there(tmp_path: Path) -> None:
     assert "UCI regression" in (tmp_path / "page.html").read_text()
     with pytest.raises(OutputExistsError):
         write_page(folder, tmp_path / "page.html")
+
+
+# -- the command line ----------------------------------------------------------------------------------
+def written(tmp_path: Path, *rows: Row) -> Path:
+    (tmp_path / "uci.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_what_is_shown_is_what_was_asked_for(tmp_path: Path) -> None:
+    place = written(
+        tmp_path, uci_row("boston", "bedl", 0, -2.0), uci_row("energy", "bedl", 0, -1.0),
+        uci_row("boston", "pbp", 0, 0.0, failed="no luck"),
+    )  # fmt: skip
+    shown = call("bench", "uci", "--show", "--results", place, "--datasets", "boston", "--json", ok=True)
+    found = json.loads(shown.stdout)
+    assert found["sheets"][0]["columns"] == ["boston"]
+    assert [(row["method"], row["failed"]) for row in found["failed"]] == [("pbp", "no luck")]
+    only = call("bench", "uci", "--show", "--results", place, "--methods", "bedl", "--json", ok=True)
+    assert not json.loads(only.stdout)["failed"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--show", "--methods", "nosuch"), "has no method 'nosuch'"),
+        (("--splits", "99"), "has no such cells"),
+        (("--methods", "auto", "--preset", "paper"), "has no such cells"),
+        (("--jobs", "3", "--scheduler", "tcp://127.0.0.1:1"), "workers of its own"),
+    ],
+)
+def test_what_is_asked_for_in_vain_is_an_error(tmp_path: Path, wrong: tuple[str, ...], said: str) -> None:
+    asked = call("bench", "uci", "--results", tmp_path, *wrong, ok=False)
+    assert said in f"{asked.exception or ''} {asked.output}"
+
+
+def test_cells_that_failed_end_in_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fails").touch()
+    monkeypatch.setattr("bedl.bench.get", lambda name: Toy(tmp_path))
+    asked = ("bench", "toy", "--results", tmp_path, "--datasets", "a", "--preset", "paper", "--json")
+    first = call(*asked)
+    assert (first.exit_code, len(json.loads(first.stdout)["failed"])) == (1, 2)
+    assert call(*asked, "--show").exit_code == 0  # which has run nothing
+    (tmp_path / "fails").unlink()
+    assert call(*asked, "--retry").exit_code == 0
+
+
+def test_tables_are_listed_for_programs_too() -> None:
+    assert json.loads(call("bench", "list", "--json", ok=True).stdout)["uci"]
+
+
+@pytest.mark.parametrize("damage", [{"metrics": None}, {"metrics": {"rmse": "2"}}, {"seconds": None}])
+def test_a_damaged_row_is_named(tmp_path: Path, damage: dict[str, object]) -> None:
+    place = written(tmp_path, uci_row("boston", "bedl", 0, -2.0), uci_row("energy", "bedl", 0, -1.0, **damage))
+    with pytest.raises(RowFileError, match=r"uci\.jsonl holds a damaged row .*energy"):
+        row_file(place / "uci.jsonl")

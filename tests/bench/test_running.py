@@ -11,7 +11,7 @@ import pytest
 from bedl import parallel
 from bedl.bench import BenchError, Cell, Choice, Progress, row_file, run
 from bedl.parallel import ClusterError
-from bedl.rows import Row
+from bedl.rows import Row, RowFileError
 from tests.bench.toys import Deadly, Grouped, Toy, Twofold, marks
 
 BOTH = Choice(presets=("paper", "best"))
@@ -171,3 +171,13 @@ def test_cells_are_those_that_are_wanted() -> None:
         list(table.cells(Choice(methods=["bdel"])))
     with pytest.raises(BenchError, match="has no data set 'c'; there are a, b"):
         list(table.cells(Choice(datasets=["c"])))
+
+
+def test_rows_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path) -> None:
+    table, place = Toy(tmp_path), tmp_path / "taken"
+    place.touch()
+    with pytest.raises(OSError, match="taken"):
+        run(table, table.cells(), row_file(place / "toy.jsonl"))
+    with pytest.raises(RowFileError, match="no file that rows can be read from"):
+        row_file("/dev/zero")
+    assert not marks(tmp_path)

@@ -76,3 +76,13 @@ class Choice:
     methods: Sequence[str] | None = None
     splits: Sequence[int] | None = None
     seeds: Sequence[int] = (0,)
+
+    def keeps(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is of what is wanted, of whatever seed; where no methods are named, of any method.
+
+        Example:
+            >>> Choice(methods=["bedl"]).keeps(Cell("uci", "boston", "bedl", "paper").fields)
+            True
+        """
+        named = {"dataset": self.datasets, "method": self.methods, "split": self.splits, "preset": self.presets}
+        return all(wanted is None or row[name] in wanted for name, wanted in named.items())

@@ -30,6 +30,7 @@ RISES = "the rate rises in the first twentieth of the steps: wide networks with 
 MIXED = "products round their operands to bfloat16 while learning, as this processor has instructions for it"
 THINGS = "the default's method, told that pictures of things may be mirrored; 10 epochs of a wide network"
 START = "means and variances of weights start with mu² + sigma² = 2/fan-in, log sigma² at −9"
+DROPPED = "dropout is not stated: 0.5 behind each hidden layer, as in the authors' code"
 OURS = "not in the paper: trained as its BEDL is"
 
 
@@ -98,7 +99,10 @@ def network_setup(
         "bedl": ({}, (START,)),
         "bedl+reg": ({}, (START, "delta is not stated: 0.05")),
         "edl": ({}, ()),
-        "mc-dropout": ({"samples": 5}, ("dropout is not stated: 0.5 behind each hidden layer, as in the authors' code",)),
+        "mc-dropout": (
+            {"samples": 5},
+            ("dropout is not stated: 0.5 behind each hidden layer, as in the authors' code",),
+        ),
         "varout": ({"samples": 5}, (START,)),
         "dvi": ({"softmax": "samples", "samples": 5}, (START,)),
     }

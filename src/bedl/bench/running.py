@@ -36,7 +36,21 @@ class Progress:
 
 def row_file(path: str | os.PathLike[str]) -> RowFile:
     """The rows of cells in a file; the last row of a cell counts."""
-    return RowFile(path, KEY)
+    return RowFile(path, KEY, fault=_fault)
+
+
+def _fault(row: Row) -> str | None:
+    """What keeps a row from being shown."""
+    metrics = row.get("metrics")
+    if not isinstance(metrics, dict) or not all(value is None or _is_number(value) for value in metrics.values()):
+        return "its metrics are no numbers by name"
+    if "failed" not in row or not _is_number(row.get("seconds")):
+        return "it does not say how long it took, or whether it failed"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def run(
@@ -61,7 +75,8 @@ def run(
     Args:
         table: whose cells they are.
         cells: what is wanted.
-        rows: where rows go, see `row_file`. Other processes may write to it at the same time.
+        rows: where rows go, see `row_file`. Other processes may write to it at the same time: what they have finished
+            is not begun, and what two have begun is written once.
         jobs: processes on this machine.
         scheduler: address of a Dask scheduler, such as "tcp://10.0.0.1:8786", whose workers are used instead.
         root: where data sets are, there where cells run; $BEDL_DATA by default.
@@ -73,16 +88,17 @@ def run(
     """
     rows.refresh()
     wanted = [cell for cell in cells if not rows.has(cell.fields, failed=not retry)]
+    if wanted:
+        rows.make_ready()
     finished: set[Cell] = set()
     written, clock, deaths = 0, _Clock(rows.rows(), jobs), 0
     while left := [cell for cell in wanted if cell not in finished]:
         try:
             for row in _results(table, left, rows, jobs, scheduler, root, retry):
                 finished.add(Cell(**{name: row[name] for name in KEY}))
-                if rows.add(row, again=retry):
-                    written, deaths = written + 1, 0
-                    rest = [cell for cell in wanted if cell not in finished]
-                    watch(Progress(row, len(finished), len(wanted), clock.left(row, rest)))
+                written, deaths = written + rows.add(row, again=retry), 0
+                rest = [cell for cell in wanted if cell not in finished]
+                watch(Progress(row, len(finished), len(wanted), clock.left(row, rest)))
             break  # what is left now was done by other processes
         except WorkersKilledError as error:
             deaths += 1

@@ -54,7 +54,7 @@ def bench(
     A finished cell, that is one method on one split of a data set, is a line of JSON in FOLDER/TABLE.jsonl: its
     settings, scores, seconds and versions, or why it failed. The same command goes on where it was stopped. The preset
     paper has the settings of the paper's text and names each deviation; best runs methods as they come. 'bedl bench
-    page' makes one HTML page of all rows that are there.
+    page' makes one HTML page of all rows that are there. Where cells failed, the exit code is 1.
 
     Examples:
 
@@ -67,35 +67,55 @@ def bench(
       bedl bench page --out bench.html
     """
     from bedl import bench as room
+    from bedl.bench.cells import KEY
     from bedl.terminal.tables import print_sheets, say_failures, watching
 
     if table == "list":
-        for name in room.names():
-            typer.echo(f"{name:<16}{room.get(name).title}")
+        _list(as_json)
         return
     if table == "page":
         _page(results, out, overwrite, as_json)
         return
+    if scheduler is not None and jobs > 1:
+        raise typer.BadParameter("a scheduler has workers of its own; leave one of both out", param_hint="--jobs")
     found, rows = room.get(table), room.row_file(results / f"{table}.jsonl")
+    choice = room.Choice(
+        _presets(preset),
+        names(datasets),
+        names(methods),
+        numbers(splits, "--splits"),
+        numbers(seeds, "--seeds") or (0,),
+    )
+    cells = list(found.cells(choice))
+    if not cells:
+        raise room.BenchError(f"table {table!r} has no such cells: no data set has these splits with these methods")
     if not show:
-        choice = room.Choice(
-            _presets(preset),
-            names(datasets),
-            names(methods),
-            numbers(splits, "--splits"),
-            numbers(seeds, "--seeds") or (0,),
-        )
-        cells = list(found.cells(choice))
         if scheduler is None:
             found.check(choice, data)
         with watching(len([cell for cell in cells if not rows.has(cell.fields, failed=not retry)])) as watch:
             room.run(found, cells, rows, jobs=jobs, scheduler=scheduler, root=data, retry=retry, watch=watch)
-    made = room.sheets(found, rows.rows())
+    shown = [row for row in rows.rows() if choice.keeps(row)]
+    made, failed = room.sheets(found, shown), [row for row in shown if row["failed"]]
     if as_json:
-        print_json({"table": table, "rows": str(rows.path), "sheets": [sheet.to_dict() for sheet in made]})
+        lost = [{name: row[name] for name in (*KEY, "failed")} for row in failed]
+        sheets = [sheet.to_dict() for sheet in made]
+        print_json({"table": table, "rows": str(rows.path), "sheets": sheets, "failed": lost})
     else:
         print_sheets(found, made)
-    say_failures(rows.rows())
+    say_failures(failed)
+    if failed and not show:
+        raise typer.Exit(1)
+
+
+def _list(as_json: bool) -> None:
+    from bedl import bench as room
+
+    titles = {name: room.get(name).title for name in room.names()}
+    if as_json:
+        print_json(titles)
+        return
+    for name, title in titles.items():
+        typer.echo(f"{name:<16}{title}")
 
 
 def _page(results: Path, out: Path, overwrite: bool, as_json: bool) -> None:

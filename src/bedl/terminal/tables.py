@@ -67,11 +67,13 @@ def print_sheets(table: Table, made: Sequence[Sheet]) -> None:
 
 
 def say_failures(rows: Sequence[dict[str, Any]]) -> None:
-    failed = [row for row in rows if row["failed"]]
-    for row in failed[:5]:
+    """What was lost and why, of the first few."""
+    for row in rows[:5]:
         say(f"  - {row['dataset']} {row['method']} {row['preset']} split {row['split']} failed: {row['failed']}")
-    if failed:
-        say(f"{len(failed)} cells failed; --retry runs them again.")
+    if len(rows) > 5:
+        say(f"  - and {len(rows) - 5} more")
+    if rows:
+        say(f"{len(rows)} cells failed; --retry runs them again.")
 
 
 def print_comparison(found: Comparison) -> None:
