@@ -18,7 +18,7 @@ from bedl.training.compiling import has_fast_bfloat16
 
 __all__ = [
     "CHECKPOINTS", "PAPER", "Images", "class_scores", "detection_scores", "entropy_curve", "fitted", "load",
-    "network_setup",
+    "network_setup", "settings_of",
 ]  # fmt: skip
 
 CHECKPOINTS = "BEDL_CHECKPOINTS"  # a folder; there long trainings can be taken up again
@@ -135,7 +135,20 @@ def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood
         **plan.estimator, net=functools.partial(_outputs, net, dropout), device="cpu", random_state=seed_of(cell),
         checkpoint=place,
     )  # fmt: skip
+    model.taken_up_ = place is not None and any(Path(place.directory).glob("*.safetensors"))
     return model.fit(images.x, images.y)
+
+
+def settings_of(plan: Setup, model: Any, images: Images) -> dict[str, Any]:
+    """What a row says of a fitted network.
+
+    ``taken_up``: whether its training had begun in an earlier run, so that the row's seconds are not all of it.
+    """
+    return {
+        **plan.estimator, "chosen": model.chosen_, "temperatures": model.temperatures_, "images": len(images.y),
+        "test_images": len(images.y_test), "epochs_run": len(model.history_),
+        "taken_up": getattr(model, "taken_up_", False), "deviations": plan.deviations,
+    }  # fmt: skip
 
 
 def _outputs(net: Any, dropout: float, shape: tuple[int, ...], outputs: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bedl import metrics
 from bedl.bench.cells import Cell, Choice, Outcome
-from bedl.bench.images import PAPER, Images, fitted, load, network_setup
+from bedl.bench.images import PAPER, Images, fitted, load, network_setup, settings_of
 from bedl.bench.table import Column, Root, Table
 from bedl.rows import Row
 
@@ -83,10 +83,7 @@ def run(cell: Cell, images: Images) -> Outcome:
     for how, strength in zip(("weak", "strong"), SHOWN[cell.dataset], strict=True):
         found |= {f"{name}_{how}": value for name, value in scores[strengths.index(strength)].items()}
     curves = {name: [round(one[name], 5) for one in scores] for name in scores[0]}
-    settings = {
-        **plan.estimator, "chosen": model.chosen_, "temperatures": model.temperatures_, "images": len(images.y),
-        "attacked_images": len(y), "deviations": plan.deviations,
-    }  # fmt: skip
+    settings = {**settings_of(plan, model, images), "attacked_images": len(y)}
     return Outcome(found, settings, {"strength": list(strengths), **curves})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bedl.bench.cells import Cell, Choice, Outcome
-from bedl.bench.images import Images, class_scores, fitted, load, network_setup
+from bedl.bench.images import Images, class_scores, fitted, load, network_setup, settings_of
 from bedl.bench.presets import Setup
 from bedl.bench.published import SAME, figures
 from bedl.bench.regression import seed_of
@@ -89,11 +89,7 @@ def run(cell: Cell, images: Images) -> Outcome:
         channels, side = images.x.shape[1], images.x.shape[-1]
         model = fitted(cell, images, plan, functools.partial(two_layers, side, channels), family="gp")
         scored = images.x_test
-    settings = {
-        **plan.estimator, "chosen": model.chosen_, "images": len(images.y), "test_images": len(images.y_test),
-        "deviations": plan.deviations,
-    }  # fmt: skip
-    return Outcome(class_scores(model.predict_dist(scored), images.y_test), settings)
+    return Outcome(class_scores(model.predict_dist(scored), images.y_test), settings_of(plan, model, images))
 
 
 _DEVIATIONS = {

@@ -14,6 +14,7 @@ from bedl.bench.images import (
     fitted,
     load,
     network_setup,
+    settings_of,
 )
 from bedl.bench.published import SAME, figures
 from bedl.bench.table import Column, Published, Root, Table
@@ -114,12 +115,7 @@ def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) 
             curves["foreign"] = entropy_curve(foreign)
             parts = ("data", "distributional", "model")
             metrics |= {f"{part}_foreign": float(getattr(foreign, part).mean()) for part in parts}
-    settings = {
-        **plan.estimator, "chosen": model.chosen_, "temperatures": model.temperatures_, "images": len(images.y),
-        "test_images": len(images.y_test), "epochs_run": len(model.history_), "left_out": left_out,
-        "deviations": plan.deviations,
-    }  # fmt: skip
-    return Outcome(metrics, settings, curves)
+    return Outcome(metrics, {**settings_of(plan, model, images), "left_out": left_out}, curves)
 
 
 TABLE = OOD()
