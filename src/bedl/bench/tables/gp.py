@@ -32,7 +32,8 @@ class GP(Table):
     about = (
         f"Kernels of convolutional nets take hours on whole sets: all learn from the first {SOME} training images and "
         f"are scored on the first {SCORED} test images in mnist-1000 and cifar10-1000. Networks, and the process with "
-        "inducing patches, also learn from all images. The published figures are of whole sets."
+        "inducing patches, also learn from all images. The published figures are of whole sets. On colour images the "
+        "default is told that pictures may be mirrored: rows name all settings."
     )
     datasets = (*SUBSETS, "mnist", "cifar10")
     methods = {"paper": (*NETS, *PROCESSES), "best": ("auto", *NETS, *PROCESSES)}  # noqa: RUF012
