@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bedl.files import OutputExistsError, OutputFileError, refuse_unwritable, write_atomically, written_whole
+from bedl.files import OutputExistsError, OutputFileError, lives, refuse_unwritable, write_atomically, written_whole
 
 
 def test_an_error_leaves_what_was_there(tmp_path):
@@ -74,3 +74,14 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path):
     assert len(os.listdir(tmp_path)) == 3
     write_atomically(tmp_path / "a.csv", b"whole")
     assert sorted(os.listdir(tmp_path)) == ["a.csv", "b.csv", "c.csv"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others do not tell")
+def test_a_killed_process_that_nobody_asked_for_lives_no_more(tmp_path):
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert lives(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its number is still taken
+        assert not lives(process.pid)

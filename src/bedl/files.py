@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import socket
 import tempfile
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +25,7 @@ __all__ = [
     "refuse_unwritable",
     "refuse_unwritable_folder",
     "remedy",
+    "remove_leftovers",
     "write_atomically",
     "written_whole",
 ]
@@ -93,10 +96,10 @@ class PendingFile:
 
     def __init__(self, path: Path, overwrite: bool = True):
         self.path, self.overwrite = path, overwrite
-        prefix, suffix = f".{path.stem}.{_MACHINE}-", f".part{path.suffix}"
-        _remove_orphans(path.parent, prefix, suffix)
+        prefix, suffix = f".{path.stem}.{_MACHINE}-{os.getpid()}-", f".part{path.suffix}"
+        remove_leftovers(path.parent, [path.name])
         try:
-            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{prefix}{os.getpid()}-", suffix=suffix)
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=suffix)
         except OSError as error:
             raise OutputFileError(
                 f"{path.parent} cannot be written to: {error.strerror}. Choose another folder"
@@ -134,18 +137,32 @@ class PendingFile:
 
 
 _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+_PENDING = re.compile(
+    r"\.(?P<stem>.+)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-\w+\.part(?P<suffix>(\.[^.]+)?)", re.S | re.A
+)
+_FORGOTTEN = 3600  # seconds without a write, after which a file of another machine has no writer any more
 
 
-def _remove_orphans(folder: Path, prefix: str, suffix: str) -> None:
-    """Removes what processes of this machine left that were killed while they wrote the same file."""
+def remove_leftovers(folder: Path, names: Collection[str]) -> None:
+    """Remove the hidden files of killed processes that were writing files of these names.
+
+    Whether a process of this machine was killed can be asked. One of another machine, as on a disk that a cluster
+    shares, is taken for killed when it has not written for an hour.
+    """
     if os.name != "posix":
         return
     with suppress(OSError):
-        for name in os.listdir(folder):
-            if name.startswith(prefix) and name.endswith(suffix):
-                process = name[len(prefix) :].partition("-")[0]
-                if process.isdigit() and not lives(int(process)):
-                    (folder / name).unlink(missing_ok=True)
+        for hidden in os.listdir(folder):
+            found = _PENDING.fullmatch(hidden) if hidden.startswith(".") else None
+            if found is not None and found["stem"] + found["suffix"] in names:
+                with suppress(OSError):
+                    if not _is_written(folder / hidden, found["machine"], int(found["process"])):
+                        (folder / hidden).unlink()
+
+
+def _is_written(path: Path, machine: str, process: int) -> bool:
+    """Whether a process may be writing a hidden file right now."""
+    return lives(process) if machine == _MACHINE else time.time() - path.stat().st_mtime < _FORGOTTEN
 
 
 def lives(process: int) -> bool:
@@ -156,7 +173,16 @@ def lives(process: int) -> bool:
         return False
     except OSError:
         return True
-    return True
+    return not _has_ended(process)
+
+
+def _has_ended(process: int) -> bool:
+    """Whether a process was killed and only its number is left, as nobody has asked yet how it ended; on Linux."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2][:1]
+    except OSError:
+        return False
+    return state in (b"Z", b"X")
 
 
 @contextmanager
