@@ -14,7 +14,8 @@ from bedl.data import DataFileNotFoundError
 from bedl.errors import ModelFileError
 from bedl.files import OutputExistsError
 from bedl.tabular import load
-from bedl.tabular.parts import predict_parts
+from bedl.tabular import parts as room
+from bedl.tabular.parts import PredictedParts, predict_parts
 from tests.bench.clusters import cluster
 from tests.cli.verbs import run
 
@@ -58,6 +59,76 @@ def test_what_is_done_is_not_done_again(parts: Path) -> None:
     assert (parts / "out" / "part-1.csv").stat().st_mtime_ns == kept
 
 
+def replace(part: Path, rows: int = 3) -> None:
+    """Other rows in the place of those of a file."""
+    pandas.read_csv(TABLE, dtype=str).head(rows).to_csv(part, index=False)
+
+
+def again(parts: Path) -> tuple[list[str], int, list[str]]:
+    """What is written by a run, skipped, and said to have changed; the predictions are then those of the files."""
+    found: PredictedParts = predict_parts(MODEL, str(parts / "part-*.csv"), parts / "out", extra="ignore")
+    pandas.testing.assert_frame_equal(predictions(parts / "out"), whole(parts), check_dtype=False, rtol=1e-6)
+    return sorted(part.path.name for part in found.written), found.skipped, [part.name for part in found.changed]
+
+
+def test_a_file_that_has_changed_is_predicted_anew(parts: Path) -> None:
+    assert again(parts) == ([f"part-{number}.csv" for number in range(4)], 0, [])
+    replace(parts / "part-0.csv")
+    assert again(parts) == (["part-0.csv"], 3, ["part-0.csv"])
+    size = (parts / "part-1.csv").stat().st_size
+    content = (parts / "part-1.csv").read_text().splitlines(keepends=True)
+    (parts / "part-1.csv").write_text("".join([content[0], *reversed(content[1:])]))
+    assert (parts / "part-1.csv").stat().st_size == size  # other rows in as many bytes
+    assert again(parts) == (["part-1.csv"], 3, ["part-1.csv"])
+    assert again(parts) == ([], 4, [])
+
+
+def test_files_of_the_same_names_elsewhere_are_others(parts: Path) -> None:
+    again(parts)
+    (parts / "day-2").mkdir()
+    replace(parts / "day-2" / "part-0.csv")
+    found = predict_parts(MODEL, str(parts / "day-2" / "part-*.csv"), parts / "out", extra="ignore")
+    assert (len(found.written), found.skipped, len(found.changed)) == (1, 0, 1)
+    assert len(pandas.read_csv(parts / "out" / "part-0.csv")) == 3
+
+
+class Killed(BaseException):
+    """As a kill, nothing that anybody would catch."""
+
+
+def test_wherever_a_run_is_killed_nothing_stale_is_taken_for_done(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*args: object) -> None:
+        raise Killed
+
+    again(parts)
+    stale = (parts / "out" / "part-0.csv").read_bytes()
+    replace(parts / "part-0.csv")
+    for where in ("_predict_part", "proof"):  # before the file is predicted; before it is known that it was
+        with monkeypatch.context() as patch:
+            patch.setattr(room, where, killed)
+            with pytest.raises(Killed):
+                again(parts)
+        assert not (parts / "out" / "part-0.csv").exists() or (parts / "out" / "part-0.csv").read_bytes() != stale
+    assert again(parts)[0] == ["part-0.csv"]
+    (parts / "out" / "part-0.csv").write_bytes(stale)  # by a worker of a run before that was lost and comes back
+    assert again(parts)[0] == ["part-0.csv"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predict_part = room._predict_part
+
+    def meanwhile(model: str, part: str, target: str, options: dict) -> tuple:
+        found = predict_part(model, part, target, options)
+        if part.endswith("part-2.csv"):
+            replace(Path(part))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "_predict_part", meanwhile)
+        predict_parts(MODEL, str(parts / "part-*.csv"), parts / "out", extra="ignore")
+    assert again(parts) == (["part-2.csv"], 3, ["part-2.csv"])
+
+
 def test_predictions_of_another_kind_are_not_mixed(parts: Path) -> None:
     pattern = str(parts / "part-*.csv")
     predict_parts(MODEL, pattern, parts / "out", extra="ignore")
@@ -88,6 +159,11 @@ def test_the_command_line_knows_patterns(parts: Path) -> None:
     said = run("predict", MODEL, pattern, "--extra", "ignore", "--out", parts / "out", ok=True)
     assert "of 4 files are in" in said.output
     assert len(predictions(parts / "out")) == len(pandas.read_csv(TABLE))
+    replace(parts / "part-0.csv")
+    said = run("predict", MODEL, pattern, "--extra", "ignore", "--out", parts / "out", ok=True)
+    assert "3 predictions of 1 files are in" in said.output
+    assert "3 files were done before." in said.output
+    assert "Changed since, and predicted anew: 'part-0.csv'." in said.output
 
 
 @pytest.mark.slow  # it starts a scheduler and two workers
@@ -114,7 +190,11 @@ def test_workers_without_torch_of_which_one_is_killed(tmp_path: Path) -> None:
         killer.join(30)
         assert victim.poll() == -signal.SIGKILL
         assert len(done) < 24
+        replace(tmp_path / "part-00.csv")
+        renewed = predict_parts(MODEL, str(tmp_path / "part-*.csv"), out, scheduler=found.address, extra="ignore")
+    assert ([part.path.name for part in renewed.written], renewed.skipped) == (["part-00.csv"], 23)
+    assert len(pandas.read_csv(out / "part-00.csv")) == 3
     assert sorted(part.path.name for part in written.written) == [f"part-{number:02d}.csv" for number in range(24)]
-    expected = load(MODEL).predict(tmp_path / "part-00.csv", extra="ignore")
-    for path in out.glob("part-*.csv"):
+    expected = load(MODEL).predict(tmp_path / "part-01.csv", extra="ignore")
+    for path in sorted(out.glob("part-*.csv"))[1:]:
         pandas.testing.assert_frame_equal(pandas.read_csv(path), expected, check_dtype=False, rtol=1e-6)

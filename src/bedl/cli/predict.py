@@ -59,7 +59,8 @@ def predict(
 
     A pattern in quotes, such as 'part-*.parquet', stands for several files: --out is then a folder that gets a file of
     predictions for each. With --scheduler the workers of a Dask cluster predict them, from an .onnx model; files, model
-    and folder have to be where all of them can see them. The same command goes on where it was stopped.
+    and folder have to be where all of them can see them. The same command goes on where it was stopped, and predicts
+    files that have changed since anew.
 
     Examples:
 
@@ -106,6 +107,7 @@ def predict(
 
 def _predict_parts(model: Path, pattern: str, out: Path | None, as_json: bool, **options: Any) -> None:
     """Files that a pattern stands for, each by itself."""
+    from bedl.data.errors import listed
     from bedl.tabular.parts import predict_parts
     from bedl.terminal.bars import Bars
 
@@ -114,7 +116,10 @@ def _predict_parts(model: Path, pattern: str, out: Path | None, as_json: bool, *
     found = predict_parts(model, pattern, out, watcher=Bars("files"), **options)
     rows = sum(part.rows for part in found.written)
     if as_json:
-        print_json({"predictions": str(out), "files": len(found.written), "rows": rows, "skipped": found.skipped})
+        counts = {"files": len(found.written), "rows": rows, "skipped": found.skipped, "changed": len(found.changed)}
+        print_json({"predictions": str(out), **counts})
     else:
         before = f" {found.skipped} files were done before." if found.skipped else ""
-        say(f"{rows} predictions of {len(found.written)} files are in {out}.{before}")
+        names = listed([part.name for part in found.changed])
+        again = f" Changed since, and predicted anew: {names}." if found.changed else ""
+        say(f"{rows} predictions of {len(found.written)} files are in {out}.{before}{again}")

@@ -15,6 +15,8 @@ from bedl.data import DataFileNotFoundError
 from bedl.errors import ModelFileError, option
 from bedl.files import OutputExistsError
 from bedl.parallel import WorkersKilledError, as_finished
+from bedl.rows import Row
+from bedl.tabular.done import DONE, Done, look, proof
 from bedl.tabular.folder import CARD, read_json, write_json
 from bedl.tabular.model import TabularModel, WrittenTable, load
 from bedl.tabular.watcher import Watcher
@@ -27,10 +29,11 @@ MOST_DEATHS = 3  # of workers, in a row, without a file
 
 
 class PredictedParts(NamedTuple):
-    """The files that were written now, and how many were there before."""
+    """The files that were written now, how many were done before, and which had changed since and were done again."""
 
     written: list[WrittenTable]
     skipped: int
+    changed: list[Path]
 
 
 def is_pattern(data: str) -> bool:
@@ -56,8 +59,9 @@ def predict_parts(
     """Predict the rows of many files, into a folder with a file for each.
 
     Each file of predictions is there whole or not at all. So a worker that is killed costs its file's time and nothing
-    else, and the same call goes on where it was stopped. On a cluster the model has to be an .onnx file, which workers
-    run without PyTorch; files, model and folder have to be on a disk that all of them see.
+    else, and the same call goes on where it was stopped; a file whose size or time has changed since is predicted anew.
+    On a cluster the model has to be an .onnx file, which workers run without PyTorch; files, model and folder have to
+    be on a disk that all of them see.
 
     Args:
         model: a folder made by `fit`, or an .onnx file.
@@ -78,32 +82,38 @@ def predict_parts(
     load(place)  # what is wrong with it is said here
     targets = _targets(pattern, folder)
     _claim(folder, place, options, overwrite)
-    left = {part: target for part, target in targets.items() if not target.exists()}
+    done = Done(folder)
+    left = {part: target for part, target in targets.items() if not done.has(part, target)}
+    changed = [part for part, target in left.items() if done.changed(part, target)]
+    for part in changed:
+        left[part].unlink(missing_ok=True)  # nobody is to read it for the predictions of what is there now
     skipped, written, deaths = len(targets) - len(left), [], 0
     with (watcher or Watcher()).bar("predicting", len(left)) as advance:
         while left:
             calls = ((_predict_part, (str(place), str(part), str(target), options)) for part, target in left.items())
             try:
-                for part, rows, columns in as_finished(list(calls), jobs=jobs, scheduler=scheduler):
-                    written.append(WrittenTable(left.pop(Path(part)), rows, columns))
+                for name, rows, columns, row in as_finished(list(calls), jobs=jobs, scheduler=scheduler):
+                    done.add(row)
+                    written.append(WrittenTable(left.pop(Path(name)), rows, columns))
                     deaths = 0
                     advance(1)
             except WorkersKilledError:
                 deaths += 1
                 if deaths > MOST_DEATHS:
                     raise
-    return PredictedParts(written, skipped)
+    return PredictedParts(written, skipped, changed)
 
 
-def _predict_part(model: str, part: str, target: str, options: dict[str, Any]) -> tuple[str, int, list[str]]:
+def _predict_part(model: str, part: str, target: str, options: dict[str, Any]) -> tuple[str, int, list[str], Row]:
     """What a worker does."""
+    read = look(Path(part))
     if not Path(part).exists():
         raise DataFileNotFoundError(
             f"{part} cannot be seen from a worker. Files, model and folder have to be on a disk that all workers share"
         )
     found = _opened(model, Path(model).stat().st_mtime_ns).predict(part, target, overwrite=True, **options)
     assert isinstance(found, WrittenTable)
-    return part, found.rows, found.columns
+    return part, found.rows, found.columns, proof(Path(part), read, Path(target))
 
 
 @functools.lru_cache(maxsize=2)
@@ -150,5 +160,6 @@ def _claim(folder: Path, model: Path, options: dict[str, Any], overwrite: bool) 
         for old in folder.iterdir():
             if old.suffix in (".parquet", ".tsv", ".csv"):
                 old.unlink()
+        (folder / DONE).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(place, now)
