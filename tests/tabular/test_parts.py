@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 
 from bedl.data import DataFileNotFoundError
 from bedl.errors import ModelFileError
-from bedl.files import OutputExistsError
+from bedl.files import OutputExistsError, PendingFile
 from bedl.tabular import load
 from bedl.tabular import parts as room
 from bedl.tabular.parts import PredictedParts, predict_parts
@@ -129,6 +132,35 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(parts: Path, monkeyp
     assert again(parts) == (["part-2.csv"], 3, ["part-2.csv"])
 
 
+def test_what_killed_workers_left_is_removed_by_the_next_run(parts: Path) -> None:
+    again(parts)
+    out, ended = parts / "out", subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    living = PendingFile(out / "part-0.csv").temporary
+    mine, _, rest = living.name.partition(f"-{os.getpid()}-")
+    machine = mine.rpartition(".")[2]
+    left = out / f"{mine}-{ended.pid}-{rest}"
+    distant = out / living.name.replace(machine, "0" * 8)
+    forgotten = out / distant.name.replace("part-0.", "part-1.")
+    foreign = [out / left.name.replace("part-0.", "other."), out / ".part-0.csv", out / ".part-0.part.csv"]
+    for path in (left, distant, forgotten, *foreign):
+        path.touch()
+    os.utime(forgotten, (time.time() - 7200,) * 2)
+    assert again(parts) == ([], 4, [])
+    assert not left.exists()
+    assert not forgotten.exists()
+    assert all(path.exists() for path in (living, distant, *foreign))
+
+
+def test_a_kill_at_the_very_beginning_spoils_no_folder(parts: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (parts / "out").mkdir()
+    stamp = PendingFile(parts / "out" / "predictions.json").temporary
+    stamp.rename(stamp.with_name(stamp.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")))
+    assert len(again(parts)[0]) == 4
+
+
 def test_predictions_of_another_kind_are_not_mixed(parts: Path) -> None:
     pattern = str(parts / "part-*.csv")
     predict_parts(MODEL, pattern, parts / "out", extra="ignore")
@@ -190,9 +222,12 @@ def test_workers_without_torch_of_which_one_is_killed(tmp_path: Path) -> None:
         killer.join(30)
         assert victim.poll() == -signal.SIGKILL
         assert len(done) < 24
+        PendingFile(out / "part-01.csv").temporary.rename(out / f".part-01.{'0' * 8}-1-a.part.csv")
+        os.utime(out / f".part-01.{'0' * 8}-1-a.part.csv", (0, 0))  # of a worker elsewhere, long ago
         replace(tmp_path / "part-00.csv")
         renewed = predict_parts(MODEL, str(tmp_path / "part-*.csv"), out, scheduler=found.address, extra="ignore")
     assert ([part.path.name for part in renewed.written], renewed.skipped) == (["part-00.csv"], 23)
+    assert not list(out.glob(".*"))
     assert len(pandas.read_csv(out / "part-00.csv")) == 3
     assert sorted(part.path.name for part in written.written) == [f"part-{number:02d}.csv" for number in range(24)]
     expected = load(MODEL).predict(tmp_path / "part-01.csv", extra="ignore")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bedl.data import DataFileNotFoundError
 from bedl.errors import ModelFileError, option
-from bedl.files import OutputExistsError
+from bedl.files import OutputExistsError, remove_leftovers
 from bedl.parallel import WorkersKilledError, as_finished
 from bedl.rows import Row
 from bedl.tabular.done import DONE, Done, look, proof
@@ -82,6 +82,7 @@ def predict_parts(
     load(place)  # what is wrong with it is said here
     targets = _targets(pattern, folder)
     _claim(folder, place, options, overwrite)
+    remove_leftovers(folder, [target.name for target in targets.values()])
     done = Done(folder)
     left = {part: target for part, target in targets.items() if not done.has(part, target)}
     changed = [part for part, target in left.items() if done.changed(part, target)]
@@ -145,6 +146,7 @@ def _claim(folder: Path, model: Path, options: dict[str, Any], overwrite: bool) 
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in content)).hexdigest()
     now = json.loads(json.dumps({"model": digest, **options}, default=str))
     place = folder / STAMP
+    remove_leftovers(folder, [STAMP])  # alone in a folder it would make that one of other files
     if place.exists() and not overwrite:
         before = read_json(place)
         different = [key for key in now if before.get(key) != now[key]]
@@ -158,8 +160,8 @@ def _claim(folder: Path, model: Path, options: dict[str, Any], overwrite: bool) 
         if not (overwrite and place.exists()):
             raise OutputExistsError(f"{folder} exists and holds other files. Choose another folder ({option('out')})")
         for old in folder.iterdir():
-            if old.suffix in (".parquet", ".tsv", ".csv"):
-                old.unlink()
+            if old.suffix in (".parquet", ".tsv", ".csv") and not old.name.startswith("."):
+                old.unlink(missing_ok=True)
         (folder / DONE).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(place, now)
