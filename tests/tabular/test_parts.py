@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from bedl.data import DataFileNotFoundError
+from bedl.data import DataError, DataFileNotFoundError
 from bedl.errors import ModelFileError
 from bedl.files import OutputExistsError, PendingFile
 from bedl.tabular import load
@@ -159,6 +159,18 @@ def test_a_kill_at_the_very_beginning_spoils_no_folder(parts: Path) -> None:
     stamp = PendingFile(parts / "out" / "predictions.json").temporary
     stamp.rename(stamp.with_name(stamp.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")))
     assert len(again(parts)[0]) == 4
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_error_names_the_file(parts: Path, jobs: int) -> None:
+    wrong = parts / "part-2.csv"
+    pandas.read_csv(wrong, dtype=str).reset_index(names="__index_level_0__").to_csv(wrong, index=False)
+    with pytest.raises(DataError, match=r"part-2\.csv: training saw no column\(s\) '__index_level_0__'"):
+        predict_parts(MODEL, str(parts / "part-*.csv"), parts / "out", jobs=jobs)
+    wrong.write_text("")
+    with pytest.raises(DataError) as found:
+        predict_parts(MODEL, str(parts / "part-*.csv"), parts / "out", jobs=jobs)
+    assert str(found.value).count("part-2.csv") == 1  # which some messages do by themselves
 
 
 def test_predictions_of_another_kind_are_not_mixed(parts: Path) -> None:

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bedl.data import DataFileNotFoundError
+from bedl.data import DataError, DataFileNotFoundError
 from bedl.errors import ModelFileError, option
 from bedl.files import OutputExistsError, remove_leftovers
 from bedl.parallel import WorkersKilledError, as_finished
@@ -112,7 +112,12 @@ def _predict_part(model: str, part: str, target: str, options: dict[str, Any]) -
         raise DataFileNotFoundError(
             f"{part} cannot be seen from a worker. Files, model and folder have to be on a disk that all workers share"
         )
-    found = _opened(model, Path(model).stat().st_mtime_ns).predict(part, target, overwrite=True, **options)
+    try:
+        found = _opened(model, Path(model).stat().st_mtime_ns).predict(part, target, overwrite=True, **options)
+    except DataError as error:
+        if part in str(error):
+            raise
+        raise DataError(f"{part}: {error}") from None  # among many files, which one
     assert isinstance(found, WrittenTable)
     return part, found.rows, found.columns, proof(Path(part), read, Path(target))
 
