@@ -11,7 +11,7 @@ from bedl.methods import Batch, Method
 
 __all__ = ["warn_if_dead"]
 
-LEAST = 1e-4  # by how much predictions differ, in units of what targets do
+LEAST = 1e-4  # by how much predictions differ, in units of how unsure they are
 
 
 @torch.no_grad()
@@ -22,13 +22,11 @@ def warn_if_dead(method: Method, batch: Batch) -> None:
         method: what was trained.
         batch: points that it learned from.
     """
-    told = batch.y[batch.y.isfinite()].double()
-    differ = _spread(told) if len(told) else told.sum()
-    if not differ > 0:
+    if not _spread(batch.y.double().nan_to_num()) > 0:
         return
     method.eval()
-    predicted = method.predict(batch.x).mean.double().flatten(0, -2)
-    if _spread(predicted) <= LEAST * (differ if batch.y.is_floating_point() else 1.0):
+    found = method.predict(batch.x)
+    if _spread(found.mean.double().flatten(0, -2)) <= LEAST * found.variance.double().amax().sqrt():
         warnings.warn(
             f"predictions for {len(batch.y)} training points with different targets are all the same: the network has "
             "learned nothing of its inputs. Its units may have died in the first steps: lower the learning rate, or "

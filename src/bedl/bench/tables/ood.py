@@ -34,8 +34,8 @@ class OOD(Table):
     about = (
         "Foreign are Fashion-MNIST for MNIST and the last five classes for CIFAR-10's first five. ECDF-AUC is the area "
         "under the distribution of the entropies: low on foreign images is good only where it is high on known ones. "
-        "AUROC is by the entropy unless said otherwise; further foreign sets are scored by the epistemic part. On CIFAR "
-        "the default is told that pictures may be mirrored, and takes 10 epochs: rows name all settings."
+        "AUROC is by the entropy unless said otherwise; further foreign sets are scored by the epistemic part. On "
+        "CIFAR the default is told that pictures may be mirrored, and takes 10 epochs: rows name all settings."
     )
     datasets = tuple(FOREIGN)
     methods = {"paper": PAPER, "best": ("auto", "edl", "deterministic", "bedl+reg")}  # noqa: RUF012
