@@ -163,3 +163,14 @@ def test_units_that_are_silent_for_a_point_leave_gradients_finite():
         out.sum().backward()
     assert torch.equal(out, layer.bias.expand(4, 2))
     assert all(bool(parameter.grad.isfinite().all()) for parameter in layer.parameters() if parameter.grad is not None)
+
+
+def test_draws_of_convolutions_are_made_where_products_round() -> None:
+    """Scores of points held out are taken in the precision of the training step."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()]
+    method = MCDropout(nn.Sequential(*layers, nn.Linear(64, 3)), Softmax(3), samples=4).eval()
+    x = torch.randn(5, 1, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = method.predict(x).probabilities
+    torch.testing.assert_close(mixed, method.predict(x).probabilities)

@@ -50,6 +50,7 @@ def mixture_of_draws(predict: Callable[[], Predictive], samples: int, seed: int,
     def one(_: Any) -> Predictive:
         return predict()
 
-    with _LOCK, seeded(device, seed):
+    # vmap's convolutions do not know autocast: they would meet weights of another precision
+    with _LOCK, seeded(device, seed), torch.autocast(device.type, enabled=False):
         draws = vmap(one, randomness="different", chunk_size=TOGETHER)(torch.empty(samples, device=device))
     return draws.mixed()
