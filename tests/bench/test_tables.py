@@ -194,3 +194,11 @@ def test_costs_are_ratios_to_the_plain_network(monkeypatch: pytest.MonkeyPatch) 
         assert all(value > 0 for name, value in found.metrics.items() if name != "regulariser")
         assert found.metrics["memory"] >= 1
     assert found.metrics["formula_prediction"] == pytest.approx(3 + found.metrics["likelihood"])
+
+
+@pytest.mark.parametrize("name", tables.names())
+def test_each_cell_is_there_once(name: str) -> None:
+    table = tables.get(name)
+    every = [*dict.fromkeys((*(m for own in table.methods.values() for m in own), *table.more))]
+    cells = list(table.cells(Choice(PRESETS, methods=every)))
+    assert len(cells) == len(set(cells))

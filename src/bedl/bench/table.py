@@ -148,7 +148,8 @@ class Table(ABC):
 
     def _methods(self, preset: Preset, wanted: Sequence[str] | None) -> list[str]:
         usual = self.methods.get(preset, ())
-        return list(usual) if wanted is None else [name for name in (*usual, *self.more) if name in wanted]
+        known = dict.fromkeys((*usual, *self.more))  # what one preset runs by itself another may on request
+        return list(usual) if wanted is None else [name for name in known if name in wanted]
 
     def _refuse_unknown(self, what: str, wanted: Sequence[str] | None, known: Sequence[str]) -> None:
         for name in wanted or ():
