@@ -125,3 +125,18 @@ def test_early_stopping_resumes_with_its_best(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="early_stopping"):
         fit(method("none", hidden=30), data, epochs=60, checkpoint=tmp_path, accelerator="cpu",
             optimizer=adam(0.05))  # fmt: skip
+
+
+def test_a_run_that_was_stopped_early_is_not_gone_on_with(tmp_path: Path) -> None:
+    data, held_out = regression(40), regression(20, seed=1)
+
+    once, again = method(), method()
+    first, second = (
+        fit(model, data, epochs=200, validation=held_out, early_stopping=EarlyStopping(patience=1),
+            optimizer=adam(0.3), checkpoint=tmp_path, accelerator="cpu")
+        for model in (once, again)
+    )  # fmt: skip
+    assert first.stopped_early
+    assert second.stopped_early
+    assert (second.rows, second.steps) == ([], first.steps)
+    assert torch.equal(vector(once), vector(again))

@@ -50,6 +50,11 @@ class Watch:
                 self.parameters = {name: value.detach().cpu().clone() for name, value in method.state_dict().items()}
         else:
             self.waited += 1
+        return self.over
+
+    @property
+    def over(self) -> bool:
+        """Whether it has waited long enough."""
         return self.waited > self.rule.patience
 
     def restore(self, method: nn.Module) -> None:

@@ -71,6 +71,7 @@ def load(run: Run, path: Path) -> None:
         setattr(run, name, content["position"][name])
     if run.watch:
         run.watch.load_state_dict(content["early_stopping"])
+        run.stopped_early = run.watch.over
     randoms, fabric = content["random"], run.fabric
     if len(randoms) == fabric.world_size:
         random_state.restore(_tensors_from_lists(randoms[fabric.global_rank]), fabric.device)
