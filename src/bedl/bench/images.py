@@ -103,10 +103,7 @@ def network_setup(
         "bedl": ({}, (START,)),
         "bedl+reg": ({}, (START, "delta is not stated: 0.05")),
         "edl": ({}, ()),
-        "mc-dropout": (
-            {"samples": 5},
-            ("dropout is not stated: 0.5 behind each hidden layer, as in the authors' code",),
-        ),
+        "mc-dropout": ({"samples": 5}, (DROPPED,)),
         "varout": ({"samples": 5}, (START,)),
         "dvi": ({"softmax": "samples", "samples": 5}, (START,)),
     }
