@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -24,6 +25,7 @@ from bedl.training.threads import few_threads
 
 __all__ = ["PARTS", "BEDLEstimator"]
 
+ENOUGH = 9  # rows: with fewer there is none that 90 % of new ones stay below
 FEW = 64  # rows of a table, whose prediction is over before several threads have met
 MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
@@ -100,6 +102,12 @@ class BEDLEstimator(Building):
                 raise ValueError(f"method {name!r} holds out folds and learns from all points at once; no {what}")
         if points.n < folds:
             raise ValueError(f"method {name!r} has {folds} folds and {points.n} points that count; it needs as many")
+        if points.n < ENOUGH:
+            warnings.warn(
+                f"{points.n} rows are too few to tell how sure predictions may be: that is learned from rows held out, "
+                f"and 90 % intervals hold less than 90 % of the targets below {ENOUGH} rows; give more rows",
+                stacklevel=3,
+            )
         fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points))
         held = self.method_.held_folds
         parts: list[tuple[Points, Points | None]] = []
@@ -137,7 +145,10 @@ class BEDLEstimator(Building):
             self.n_seen_, self.history_ = 0.0, []
         first = self._members()[0]
         if first.learns != "by steps" or first.concludes or self.method_.folds:
-            raise ValueError(f"method {self.built_[0]!r} learns from all points at once; use fit")
+            raise ValueError(
+                f"method {self.built_[0]!r} learns from all points at once; use fit, or partial_fit from the first "
+                "points on, with method='auto'"
+            )
         if not getattr(self, "_optimizers", None):
             self._optimizers = [None] * len(self._members())
         self.n_seen_ += table.size
