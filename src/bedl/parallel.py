@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from bedl.errors import BEDLError
@@ -29,7 +30,8 @@ def as_finished(calls: Iterable[Call], *, jobs: int = 1, scheduler: str | None =
     """The results of calls, in the order in which they are finished. Calls are taken from the iterable as they are due.
 
     A worker of this machine that is killed is a `WorkersKilledError`: call again with what is left. A Dask scheduler
-    gives what a killed worker was at to another one, a few times, before that is an error, too.
+    gives what a killed worker was at to another one, a few times, before that is an error, too; without the scheduler
+    it is a `ClusterError`.
 
     Args:
         calls: (function, arguments) each.
@@ -61,6 +63,11 @@ def as_finished(calls: Iterable[Call], *, jobs: int = 1, scheduler: str | None =
                 raise WorkersKilledError(
                     "worker processes were killed. Is there too little memory? Try fewer at a time"
                 ) from error
+            if scheduler is not None and type(error).__name__ in ("FutureCancelledError", "CommClosedError"):
+                raise ClusterError(
+                    f"the Dask scheduler at {scheduler} is gone. What was finished is kept: start it and its workers "
+                    "again, and give the same command"
+                ) from error
             raise
 
 
@@ -82,6 +89,7 @@ def _backend(scheduler: str | None) -> AbstractContextManager[object]:
             "'dask worker ADDRESS'"
         ) from None
     stack = ExitStack()
+    stack.enter_context(_silent("distributed.client"))
     stack.enter_context(client)
     try:
         client.wait_for_workers(1, timeout=PATIENCE)
@@ -92,6 +100,18 @@ def _backend(scheduler: str | None) -> AbstractContextManager[object]:
         ) from None
     stack.enter_context(parallel_config(backend=_dask_backend(client)))
     return stack
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Without what a logger says: a scheduler that is gone is an error here, and no traceback beside it."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _dask_backend(client: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bedl.bench import Choice, row_file, run
-from bedl.parallel import WorkersKilledError, as_finished
+from bedl.parallel import ClusterError, WorkersKilledError, as_finished
 from tests.bench.clusters import cluster
 from tests.bench.test_running import keys, wanted
 from tests.bench.toys import Toy
@@ -68,3 +68,15 @@ def test_one_worker_is_a_cluster_too(tmp_path: Path) -> None:
     with cluster(tmp_path / "dask", workers=1) as found:
         (number,) = as_finished([(os.getpid, ())], scheduler=found.address)
         assert number == found.workers[0].pid
+
+
+@pytest.mark.slow  # it starts a scheduler and two workers
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_scheduler_that_is_gone_is_an_error_that_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with cluster(tmp_path / "dask") as found:
+        results = as_finished([(time.sleep, (0.3,))] * 40, scheduler=found.address)
+        next(results)
+        found.scheduler.kill()
+        with pytest.raises(ClusterError, match="is gone"):
+            list(results)
+    assert not [record for record in caplog.records if record.name == "distributed.client"]
