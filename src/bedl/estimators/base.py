@@ -105,7 +105,7 @@ class BEDLEstimator(Building):
         if points.n < ENOUGH:
             warnings.warn(
                 f"{points.n} rows are too few to tell how sure predictions may be: that is learned from rows held out, "
-                f"and 90 % intervals hold less than 90 % of the targets below {ENOUGH} rows; give more rows",
+                f"and with fewer than {ENOUGH} rows 90 % intervals may hold far less than that; give more rows",
                 stacklevel=3,
             )
         fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points))
