@@ -11,11 +11,12 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from bedl import BEDLClassifier, GaussianLinear
+from bedl import BEDLClassifier, GaussianLinear, deterministic
 from bedl.heads import MeanVariance, Softmax
-from bedl.methods import Batch
+from bedl.methods import Batch, registry
 from bedl.methods.fast_dropout import FastDropout, expected_log_likelihood
 from bedl.methods.mc_dropout import MCDropout
+from bedl.methods.registry import Problem
 from bedl.methods.varout import VarOut, log_uniform_kl
 from bedl.moments import Moments
 from bedl.nn.modes import drawing
@@ -135,6 +136,25 @@ def test_at_the_exact_posterior_the_bound_is_the_evidence() -> None:
     # and prediction draws from that posterior
     said = VarOut(layer, known(tau), samples=3_000).predict(X[:4])
     torch.testing.assert_close(said.model[:, 0], X[:4].square() @ (1 / precision), rtol=0.1, atol=0)
+
+
+def test_varying_noise_is_a_second_output_on_top_of_the_least() -> None:
+    """Weights that are known: y ~ N(f1, exp f2 + 1/tau), BEDL's likelihood, by SciPy."""
+    method = registry.get("varout").build(Problem("regression", 1, (3,)), noise="varying", tau=100.0, samples=3)
+    with torch.no_grad():
+        for name, parameter in method.net.named_parameters():
+            if name.endswith("logvar"):
+                parameter.fill_(-80.0)
+            elif name.endswith("bias") and len(parameter) == 2:
+                parameter[1] = -4.0
+        f, y = deterministic(method.net)(0.1 * X), torch.tensor([0.3, -0.2])
+    noise = 10 * f[:, 1].exp() / (10 + f[:, 1].exp()) + 0.01  # exp f2 bends towards 10
+    truth = stats.norm(f[:, 0].numpy(), noise.sqrt().numpy()).logpdf(y.numpy())
+    said = method.predict(0.1 * X)
+    np.testing.assert_allclose(said.log_prob(y[:, None]).numpy(), truth, rtol=1e-4)
+    np.testing.assert_allclose(said.data[:, 0].numpy(), noise.numpy(), rtol=1e-4)
+    with pytest.raises(ValueError, match="noise must be"):
+        registry.get("varout").build(Problem("regression", 1, (3,)), noise="none")
 
 
 def test_log_uniform_divergence_by_quadrature() -> None:

@@ -99,8 +99,12 @@ _AS_BEDL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "bedl+reg": ({}, (START, "delta is not stated: 0.05; the prior of lambda is N(0, 1)")),
     "bedl-hyper": ({}, (START, "the hyperprior is not stated: a0 1, b0 0.01, alpha0 1")),
     "varout": (
-        {"method_options": {"tau": 100.0, "precision": 1.0}},
-        (START, "how many draws a prediction takes is not stated: 100"),
+        {"method_options": {"tau": 100.0, "noise": "varying", "precision": 1.0}},
+        (
+            START,
+            "whether its noise is learned is not stated: exp f2 + 1/beta, as of its BEDL",
+            "how many draws a prediction takes is not stated: 100",
+        ),
     ),
 }
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bedl.heads.mean_variance import LEAST_NOISE, MOST_NOISE, MeanVariance
+from bedl.heads.mean_variance import MOST_NOISE, MeanVariance
 from bedl.heads.normal import soft_exp
 from bedl.heads.softmax import Softmax
 from bedl.moments import Moments
@@ -47,7 +47,7 @@ class ExpectedMeanVariance(MeanVariance):
         if self.noise != "varying":
             return super().split(f)
         m, v = self.check_outputs(f)
-        log_noise = (m + 0.5 * v)[..., self.n_targets :].clamp(math.log(LEAST_NOISE), math.log(MOST_NOISE))
+        log_noise = (m + 0.5 * v)[..., self.n_targets :].clamp(math.log(self.least_noise), math.log(MOST_NOISE))
         return m[..., : self.n_targets], v[..., : self.n_targets], log_noise
 
 

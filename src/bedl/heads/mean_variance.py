@@ -24,8 +24,8 @@ class MeanVariance(Head):
 
     Matching moments, y ~ N(m1, noise + v1): ``data`` and ``model``; there is nothing ``distributional``. The noise is
     exp f2, read off a second output per target (D. Nix, A. Weigend, ICNN 1994), one learned number per target, or a
-    fixed one. What a network says of the noise lies between 1e-6 and 10 in units of the target's variance, which should
-    be 1: no test point explodes.
+    fixed one. What a network says of the noise lies between `least_noise` and 10 in units of the target's variance,
+    which should be 1: no test point explodes.
 
     Args:
         n_targets: number of targets D. The network needs 2 D outputs, first all f1, then all f2, or D where the noise
@@ -33,6 +33,7 @@ class MeanVariance(Head):
         noise: ``"varying"`` with the input, ``"shared"`` by all points and learned, or ``"fixed"``.
         precision: of the noise; where it is learned, at the start.
         dim: the dimension that the outputs, and several targets, lie along: 1 for maps with channels first.
+        least_noise: where it varies, the variance that is added to exp f2 (`ExpectedMeanVariance`: the least one).
 
     Example:
         >>> import torch
@@ -55,13 +56,16 @@ class MeanVariance(Head):
         noise: Literal["varying", "shared", "fixed"] = "varying",
         precision: float = 1.0,
         dim: int = -1,
+        least_noise: float = LEAST_NOISE,
     ):
         super().__init__()
         if noise not in ("varying", "shared", "fixed"):
             raise ValueError(f'MeanVariance: noise must be "varying", "shared" or "fixed", not {noise!r}')
         if n_targets < 1 or not 0 < precision < math.inf:
             raise ValueError(f"MeanVariance: needs a target and a positive precision, not {n_targets} and {precision}")
-        self.n_targets, self.noise, self.dim = n_targets, noise, dim
+        if not 0 < least_noise < MOST_NOISE:
+            raise ValueError(f"MeanVariance: least_noise must lie between 0 and {MOST_NOISE:g}, not {least_noise}")
+        self.n_targets, self.noise, self.dim, self.least_noise = n_targets, noise, dim, least_noise
         log_precision = torch.full((n_targets,), math.log(precision))
         if noise == "shared":
             self.log_precision = nn.Parameter(log_precision)
@@ -101,7 +105,7 @@ class MeanVariance(Head):
             return m1, v1, (-self.log_precision).to(m1.dtype).expand(m1.shape)
         raw = m[..., self.n_targets :] + 0.5 * v[..., self.n_targets :]
         bounded = math.log(MOST_NOISE) - F.softplus(math.log(MOST_NOISE) - raw)
-        return m1, v1, torch.logaddexp(bounded, bounded.new_tensor(math.log(LEAST_NOISE)))
+        return m1, v1, torch.logaddexp(bounded, bounded.new_tensor(math.log(self.least_noise)))
 
     def extra_repr(self) -> str:
         return f"n_targets={self.n_targets}, noise={self.noise!r}"

@@ -141,6 +141,7 @@ def varout(
     prior: Prior = "normal",
     precision: float = 1.0,
     tau: float | None = None,
+    noise: Literal["shared", "varying"] = "shared",
     ramp: float = 0.0,
     samples: int = 100,
     seed: int = 0,
@@ -151,10 +152,15 @@ def varout(
         problem: what it is for.
         prior: ``"normal"``, as in the comparison of Haussmann et al., or ``"log-uniform"``.
         precision: of the normal prior.
-        tau: precision of the noise in units of standardised targets, 100 in Haussmann et al.; None: learned.
+        tau: precision of the noise in units of standardised targets; None: learned. Where the noise varies, its
+            largest precision.
+        noise: of real targets: one for all points, or exp f2 of a second output on top of 1/tau, as BEDL has it.
         ramp: epochs in which the divergence rises to its full weight.
         samples: draws at prediction.
         seed: of these draws.
     """
-    head = plain_head(problem, **noise_of(tau))
+    if noise not in ("shared", "varying"):
+        raise ValueError(f"noise must be 'shared' or 'varying', not {noise!r}")
+    least = {} if tau is None else {"least_noise": 1 / tau}
+    head = plain_head(problem, **({"noise": noise, **least} if noise == "varying" else noise_of(tau)))
     return VarOut(gaussian_network(problem, head.n_outputs), head, prior, precision, ramp, samples, seed)
