@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.distributions import kl_divergence
 
 from bedl import BEDLClassifier
 from bedl.bench import Cell, Choice, get
 from bedl.bench.foreign import LATIN, RESEMBLES, foreign_sets, letters, strokes
-from bedl.bench.images import CHECKPOINTS, Images, class_scores, detection_scores, entropy_curve
+from bedl.bench.images import CHECKPOINTS, Images, class_scores, detection_scores, entropy_curve, network_setup
 from bedl.bench.nets import lenet5
 from bedl.bench.tables import adversarial, gp, ood
 from bedl.data import DataFileNotFoundError
+from bedl.methods import Batch, registry
+from bedl.methods.registry import Problem
+from bedl.nn import GaussianLayer
 from bedl.predictive import CategoricalPredictive
 from tests.data.test_images import idx, write_mnist
 
@@ -184,3 +188,49 @@ def test_curves_are_drawn_and_names_are_text() -> None:
     (card,) = get("adversarial").sections([{**row, "curves": curves}])
     assert "<svg" in card
     assert "<b>" not in card
+
+
+# -- the authors' code -------------------------------------------------------------------------------
+def test_the_loss_of_the_authors_code_written_by_hand() -> None:
+    """−log of a mean of five softmaxes, and sqrt((mean KL + log N − log 0.1)/N), KL of five Dirichlets by PyTorch."""
+    plan = network_setup("authors", "bedl+reg", "mnist").estimator
+    assert (plan["batch_size"], plan["epochs"], plan["learning_rate"]) == (100, 1, 1e-3)
+    problem = Problem("classification", 10, (1, 28, 28), net=lambda _, outputs: lenet5(outputs))
+    torch.manual_seed(0)
+    method, n = registry.get("bedl+reg").build(problem, **plan["method_options"]), 60_000
+    x, y = torch.rand(7, 1, 28, 28), torch.arange(7)
+    torch.manual_seed(1)
+    ours = method.loss(Batch(x, y, n))
+    torch.manual_seed(1)
+    f = method.net(x)
+    draws = [f.loc + f.variance.sqrt() * torch.randn(5, 7, 10) for _ in range(2)]
+    fit = -torch.softmax(draws[0], 2).mean(0)[torch.arange(7), y].log().mean()
+    flat = torch.distributions.Dirichlet(torch.ones(10))
+    apart = [kl_divergence(torch.distributions.Dirichlet(draw.exp()), flat) for draw in draws[1]]
+    term = ((torch.stack(apart).mean() + math.log(n) - math.log(0.1)) / n).sqrt()
+    torch.testing.assert_close(ours, fit + term, rtol=1e-3, atol=1e-5)
+
+
+def test_weights_start_as_in_the_authors_code() -> None:
+    plan = network_setup("authors", "bedl", "mnist").estimator["method_options"]
+    assert plan["samples"] == 20
+    problem = Problem("classification", 10, (1, 28, 28), net=lambda _, outputs: lenet5(outputs))
+    for layer in registry.get("bedl").build(problem, **plan).net.modules():
+        if isinstance(layer, GaussianLayer):
+            mean, n = layer.weight_mean.detach(), layer.weight_mean.numel()
+            assert float(mean.square().mean()) * layer.fan_in() == pytest.approx(1.0, abs=5 * (2 / n) ** 0.5)
+            assert float(layer.weight_logvar.detach().mean()) == pytest.approx(-9.0, abs=0.001)
+            assert not layer.bias.detach().any()
+    with pytest.raises(ValueError, match="gain must be positive"):
+        registry.get("bedl").build(problem, gain=0.0)
+
+
+def test_a_cell_of_the_authors_code(root: Path) -> None:
+    cells = list(get("ood").cells(Choice(presets=("authors",), datasets=["mnist"])))
+    assert [cell.method for cell in cells] == ["bedl", "bedl+reg"]
+    found = get("ood").work(cells[1], root)
+    assert found.settings["method_options"]["pac"] == {"delta": 0.1, "kl_scale": "authors-code"}
+    assert found.settings["epochs_run"] == 1
+    assert 0 <= found.metrics["error"] <= 1
+    with pytest.raises(ValueError, match="'paper' or 'best'"):
+        network_setup("authors", "edl", "mnist")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bedl import BEDLRegressor
-from bedl.bench import PRESETS, Cell, Choice, row_file, run, tables
+from bedl.bench import BOTH, PRESETS, Cell, Choice, row_file, run, tables
 from bedl.bench.presets import setup
 from bedl.bench.regression import seed_of
 from bedl.bench.scores import gaussian_scores, regression_scores
@@ -105,8 +105,8 @@ def test_a_gap_is_the_middle_third_of_a_feature() -> None:
 def test_every_method_of_a_table_can_be_set_up() -> None:
     for name in ("uci", "gap"):
         table = tables.get(name)
-        for preset in ("paper", "best"):
-            for method in (*table.methods[preset], *table.more):
+        for preset in PRESETS:
+            for method in (*table.methods[preset], *(table.more if preset in BOTH else ())):
                 plan = setup(preset, method, "boston", 455)
                 assert registry.get(plan.estimator["method"]).name == method
                 BEDLRegressor(**plan.estimator)
@@ -117,7 +117,7 @@ def test_presets_share_a_run_where_it_is_the_same(uci_folder: Path, method: str)
     """The same scores from both, each run by itself; where they share one, each row has the settings of its own."""
     pytest.importorskip("gpytorch")
     table, path = tables.get("uci"), uci_folder / "uci.jsonl"
-    paper, best = (Cell("uci", "boston", method, preset, 1) for preset in PRESETS)
+    paper, best = (Cell("uci", "boston", method, preset, 1) for preset in BOTH)
     assert set(table.same_runs(paper)) == {paper, best}
     alone = [table.work(cell, uci_folder).metrics for cell in (paper, best)]
     assert alone[0] == alone[1]
@@ -135,6 +135,18 @@ def test_presets_do_not_share_runs_that_differ() -> None:
     assert not table.same_runs(Cell("uci", "protein", "pbp", "paper"))  # 100 units in the paper
     assert not table.same_runs(Cell("uci", "boston", "bedl", "paper"))
     assert not table.same_runs(Cell("uci", "boston", "auto", "best"))
+
+
+def test_the_authors_settings_are_those_of_their_code(uci_folder: Path) -> None:
+    table = tables.get("uci")
+    cells = list(table.cells(Choice(("authors",), datasets=["boston"], splits=[0, 1])))
+    assert {cell.method for cell in cells} == {"bedl", "bedl+reg"}
+    assert not list(table.cells(Choice(("authors",), datasets=["boston"], methods=["laplace"])))
+    found = table.work_together(cells[2:], uci_folder)[0]
+    assert found.settings["batch_size"] == 100
+    assert found.settings["method_options"] == {"gain": 1.0, "pac": {"delta": 0.1, "kl_scale": "authors-code"}}
+    assert np.isfinite(found.metrics["log_likelihood"])
+    assert not table.same_runs(cells[0])
 
 
 def test_data_that_are_missing_are_said_before_any_work(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bedl.bench import PRESETS, Cell, Column, Outcome, Published, Table
+from bedl.bench import BOTH, Cell, Column, Outcome, Published, Table
 
 
 class Toy(Table):
@@ -69,7 +69,7 @@ class Twofold(Toy):
     """The method "bedl" is the same run under both presets."""
 
     def same_runs(self, cell: Cell) -> Sequence[Cell]:
-        return [dataclasses.replace(cell, preset=name) for name in PRESETS] if cell.method == "bedl" else ()
+        return [dataclasses.replace(cell, preset=name) for name in BOTH] if cell.method == "bedl" else ()
 
 
 class Deadly(Toy):

@@ -8,7 +8,7 @@
 A run can be stopped at any point, and goes on where it was. A table is one file in `bedl.bench.tables`.
 """
 
-from bedl.bench.cells import PRESETS, Cell, Choice, Outcome
+from bedl.bench.cells import BOTH, PRESETS, Cell, Choice, Outcome
 from bedl.bench.running import Progress, row_file, run
 from bedl.bench.summary import Sheet, sheets, shown
 from bedl.bench.table import BenchError, Column, Published, Table
@@ -22,6 +22,7 @@ __all__ = [
     "Published",
     "Table",
     # what is run
+    "BOTH",
     "PRESETS",
     "Cell",
     "Choice",

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-__all__ = ["KEY", "PRESETS", "Cell", "Choice", "Outcome", "Preset"]
+__all__ = ["BOTH", "KEY", "PRESETS", "Cell", "Choice", "Outcome", "Preset"]
 
-Preset = Literal["paper", "best"]
-PRESETS: tuple[Preset, ...] = ("paper", "best")
+Preset = Literal["paper", "authors", "best"]
+PRESETS: tuple[Preset, ...] = ("paper", "authors", "best")
+BOTH: tuple[Preset, ...] = ("paper", "best")  # those that every method has; "authors" is about BEDL alone
 KEY = ("table", "dataset", "method", "preset", "split", "seed")
 
 
@@ -20,7 +21,7 @@ class Cell:
     Attributes:
         table: name of the table.
         dataset, method: as the table calls them.
-        preset: whose settings: the paper's, or ours.
+        preset: whose settings: those of the paper's text, of its authors' public code, or ours.
         split: number of the split, from 0; a table without splits has the split 0.
         seed: of everything that is drawn.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bedl import metrics
 from bedl.bench.cells import Cell, Preset
-from bedl.bench.presets import Setup
+from bedl.bench.presets import Setup, authors_options
 from bedl.bench.regression import seed_of
 from bedl.bench.table import Root
 from bedl.training.compiling import has_fast_bfloat16
@@ -24,6 +24,13 @@ __all__ = [
 CHECKPOINTS = "BEDL_CHECKPOINTS"  # a folder; there long trainings can be taken up again
 PAPER = ("edl", "mc-dropout", "bedl+reg", "bedl", "dvi", "varout")  # its methods on images, the quick ones first
 EPOCHS = {"mnist": 10, "cifar-1-5": 40}
+EPOCHS_OF_AUTHORS = {"mnist": 1, "cifar-1-5": 40}
+OF_AUTHORS = (
+    "gradients are clipped at norm 1",
+    "means of a convolution start with variance 1/fan-in, of a fan-in of 25 for each channel where the code has 24",
+    "log p, where the code has log(p + 1e-8)",
+    "scored with the test parts of foreign sets, scaled as the known images, where the code has the training parts",
+)
 WIDE = ("cifar-1-5",)
 COMMON = ("the batch size is not stated: 128", "gradients are clipped at norm 1")
 RISES = "the rate rises in the first twentieth of the steps: wide networks with Gaussian weights need that"
@@ -31,7 +38,9 @@ MIXED = "products round their operands to bfloat16 while learning, as this proce
 THINGS = "the default's method, told that pictures of things may be mirrored; 10 epochs of a wide network"
 DRAWN, FEWER_DRAWS = ("mc-dropout", "varout"), 20
 FEWER = f"{FEWER_DRAWS} draws, not 100: points held out are scored with them after each epoch of a wide network"
-START = "means and variances of weights start with mu² + sigma² = 2/fan-in, log sigma² at −9"
+START = (
+    "means of weights start as PyTorch's layers have them, with variance 1/(3 fan-in), not 2/fan-in; log sigma² at −9"
+)
 DROPPED = "dropout is not stated: 0.5 behind each hidden layer, as in the authors' code"
 OURS = "not in the paper: trained as its BEDL is"
 
@@ -69,10 +78,11 @@ def network_setup(
     """How a method is set up on images, whatever the network.
 
     Args:
-        preset: "paper": Adam at 1e-3, five draws wherever something is drawn; "best": every method as it comes.
+        preset: "paper": Adam at 1e-3, five draws wherever something is drawn; "authors": their public code; "best":
+            every method as it comes.
         method: its name in `bedl.methods.registry`.
         dataset: its name in the table.
-        epochs: under "paper"; None: those of the table of foreign images.
+        epochs: but for "best"; None: those of the table of foreign images.
         wide: whether a training takes an hour of a core, or several, so that it learns in bfloat16 where that is fast;
             None: as in the table of foreign images.
 
@@ -94,6 +104,12 @@ def network_setup(
         if method in DRAWN and wide:
             asked["method_options"], said = {"samples": FEWER_DRAWS}, (FEWER, *said)
         return Setup({**asked, **precision}, said)
+    if preset == "authors":
+        more = {"batch_size": 100, "learning_rate": 1e-3, "schedule": "constant", "early_stopping": False}
+        options = authors_options(method, samples=True)
+        epochs = EPOCHS_OF_AUTHORS[dataset] if epochs is None else epochs
+        estimator = {"method": method, "epochs": epochs, **more, **precision, "method_options": options}
+        return Setup(estimator, (*OF_AUTHORS, *((MIXED,) if mixed else ())))
     epochs = EPOCHS[dataset] if epochs is None else epochs
     common = {
         "epochs": epochs, "batch_size": 128, "learning_rate": 1e-3, "schedule": "warmup" if colour else "constant",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bedl.bench.cells import PRESETS, Cell, Outcome
+from bedl.bench.cells import BOTH, Cell, Outcome
 from bedl.bench.presets import same_run, setup
 from bedl.bench.scores import regression_scores
 from bedl.bench.table import Column
@@ -74,9 +74,9 @@ def alike(cells: Sequence[Cell], most: Callable[[Cell], int]) -> Iterator[list[C
 
 def same_runs(cell: Cell) -> list[Cell]:
     """The cell under all presets, if they make no difference to its run."""
-    if not same_run(cell.method, cell.dataset):
+    if cell.preset not in BOTH or not same_run(cell.method, cell.dataset):
         return []
-    return [dataclasses.replace(cell, preset=preset) for preset in PRESETS]
+    return [dataclasses.replace(cell, preset=preset) for preset in BOTH]
 
 
 def retold(cell: Cell, row: Row) -> Row:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import ClassVar, Literal
 
-from bedl.bench.cells import Cell, Choice, Outcome, Preset
+from bedl.bench.cells import BOTH, Cell, Choice, Outcome, Preset
 from bedl.errors import BEDLError
 from bedl.rows import Row
 
@@ -148,7 +148,8 @@ class Table(ABC):
 
     def _methods(self, preset: Preset, wanted: Sequence[str] | None) -> list[str]:
         usual = self.methods.get(preset, ())
-        known = dict.fromkeys((*usual, *self.more))  # what one preset runs by itself another may on request
+        more = self.more if preset in BOTH else ()  # the authors' code has its own methods alone
+        known = dict.fromkeys((*usual, *more))  # what one preset runs by itself another may on request
         return list(usual) if wanted is None else [name for name in known if name in wanted]
 
     def _refuse_unknown(self, what: str, wanted: Sequence[str] | None, known: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ __all__ = ["bench"]
 def bench(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A table, or 'page'; 'list' shows them.")],
     preset: Annotated[
-        str, typer.Option("--preset", "-p", help="paper, best, or both: whose settings methods are run with.")
+        str, typer.Option("--preset", "-p", help="paper, authors, best, or both (paper and best): whose settings.")
     ] = "both",
     datasets: Annotated[
         str | None, typer.Option("--datasets", metavar="NAMES", help="With commas.", show_default="all of the table")
@@ -53,7 +53,8 @@ def bench(
 
     A finished cell, that is one method on one split of a data set, is a line of JSON in FOLDER/TABLE.jsonl: its
     settings, scores, seconds and versions, or why it failed. The same command goes on where it was stopped. The preset
-    paper has the settings of the paper's text and names each deviation; best runs methods as they come. 'bedl bench
+    paper has the settings of the paper's text and names each deviation, authors those of its authors' public code, for
+    BEDL and BEDL+Reg; best runs methods as they come. 'bedl bench
     page' makes one HTML page of all rows that are there. Where cells failed, the exit code is 1.
 
     Examples:
@@ -129,8 +130,8 @@ def _page(results: Path, out: Path, overwrite: bool, as_json: bool) -> None:
 
 
 def _presets(text: str) -> Any:
-    from bedl.bench import PRESETS
+    from bedl.bench import BOTH, PRESETS
 
     if text not in (*PRESETS, "both"):
-        raise typer.BadParameter(f"{text!r} is none of paper, best and both", param_hint="--preset")
-    return PRESETS if text == "both" else (text,)
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(PRESETS)} and both", param_hint="--preset")
+    return BOTH if text == "both" else (text,)

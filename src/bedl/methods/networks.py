@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
@@ -12,8 +13,9 @@ from torch import nn
 
 from bedl.methods.registry import Problem
 from bedl.nn import GaussianLayer, GaussianLinear, bayesianize
+from bedl.nn.layers import INIT_LOGVAR, LOGVAR_JITTER
 
-__all__ = ["ACTIVATIONS", "gaussian_network", "hidden_layers", "plain_network", "widths_of"]
+__all__ = ["ACTIVATIONS", "draw_weights", "gaussian_network", "hidden_layers", "plain_network", "widths_of"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU, "gelu": nn.GELU, "leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid,
@@ -36,6 +38,20 @@ def gaussian_network(problem: Problem, n_outputs: int) -> nn.Sequential:
         body = copy.deepcopy(body) if gaussian else bayesianize(body)
         _check_outputs(body, problem.input_shape, n_outputs)
     return nn.Sequential(*([problem.front()] if problem.front is not None else []), body)
+
+
+def draw_weights(net: nn.Module, gain: float) -> None:
+    """Give Gaussian layers fresh parameters: means ~ N(0, gain / fan-in), log-variances ~ N(−9, 0.001²), biases 0."""
+    if not gain > 0:
+        raise ValueError(f"gain must be positive, such as 2 (He) or 1, not {gain!r}")
+    for layer in net.modules():
+        if isinstance(layer, GaussianLayer):
+            layer.reset_parameters()
+            with torch.no_grad():
+                for name in layer.gaussian_parameters:
+                    if f"{name}_mean" in layer._parameters:
+                        getattr(layer, f"{name}_mean").normal_(0.0, math.sqrt(gain / layer.fan_in()))
+                        getattr(layer, f"{name}_logvar").normal_(INIT_LOGVAR, LOGVAR_JITTER)
 
 
 def plain_network(problem: Problem, n_outputs: int, linear: MakeLayer = nn.Linear) -> nn.Sequential:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bedl import tasks
-from bedl.heads import head_of
+from bedl.heads import Head, Sampled, head_of
 from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.images import are_images
-from bedl.methods.networks import gaussian_network
+from bedl.methods.networks import draw_weights, gaussian_network
 from bedl.methods.registry import Problem, register, register_choice
 from bedl.objectives import PAC, HyperPrior, Objective, Sum
 
@@ -38,24 +38,50 @@ def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
 
 
 @register("bedl", "Gaussian weights, trained by marginal likelihood alone; takes a regularizer")
-def bedl(problem: Problem, regularizer: Objective | Sum | None = None, head: Mapping[str, Any] | None = None) -> BEDL:
+def bedl(
+    problem: Problem,
+    regularizer: Objective | Sum | None = None,
+    head: Mapping[str, Any] | None = None,
+    samples: int | None = None,
+    gain: float | None = None,
+) -> BEDL:
     """Plain BEDL of Haussmann et al., AABI 2020.
 
     Args:
         problem: what it is for.
         regularizer: added to the marginal likelihood, such as `PAC(strength=0.5)`.
         head: options of the head, such as ``{"beta": 10.0}`` in regression.
+        samples: draws of the outputs for each point, in training and prediction; None: in closed form.
+        gain: variance of the weights' means at the start, in units of 1/fan-in: 2 in the paper (He), 1 in the authors'
+            code; None: as the layers begin.
     """
     if regularizer is not None and not isinstance(regularizer, (Objective, Sum)):
         raise TypeError(f"regularizer is an objective such as bedl.PAC(…), or None, not {regularizer!r}")
-    top = head_of(problem.task, problem.n_targets, **dict(head or {}))
-    return BEDL(gaussian_network(problem, top.n_outputs), top, regularizer)
+    top: Head = head_of(problem.task, problem.n_targets, **dict(head or {}))
+    net = gaussian_network(problem, top.n_outputs)
+    if gain is not None:
+        draw_weights(net, gain)
+    return BEDL(net, top if samples is None else Sampled(top, samples), regularizer)
 
 
 @register("bedl+reg", "the paper's BEDL+Reg: marginal likelihood and the PAC term")
-def bedl_reg(problem: Problem, head: Mapping[str, Any] | None = None) -> Method:
-    """BEDL+Reg of Haussmann et al., AABI 2020, with the paper's own PAC term."""
-    return bedl(problem, PAC(), head)
+def bedl_reg(
+    problem: Problem,
+    head: Mapping[str, Any] | None = None,
+    samples: int | None = None,
+    gain: float | None = None,
+    pac: Mapping[str, Any] | None = None,
+) -> Method:
+    """BEDL+Reg of Haussmann et al., AABI 2020, with the paper's own PAC term.
+
+    Args:
+        problem: what it is for.
+        head: options of the head.
+        samples: draws of the outputs for each point; None: in closed form.
+        gain: variance of the weights' means at the start, see "bedl".
+        pac: options of `PAC`, such as ``{"delta": 0.1, "kl_scale": "authors-code"}``.
+    """
+    return bedl(problem, PAC(**dict(pac or {})), head, samples, gain)
 
 
 @register("bedl-hyper", "the paper's BEDL-Hyper: marginal likelihood and a prior on means and variances of weights")

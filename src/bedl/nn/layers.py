@@ -25,7 +25,7 @@ from bedl.rules.weights import LayerWeight
 INIT_LOGVAR = -9.0
 VARIANCES = ("full", "output")
 CORRECTION = ("covariance_factor", "common_variance", "variance_shift")  # what `correct_variances` fits
-_LOGVAR_JITTER = 0.001
+LOGVAR_JITTER = 0.001
 
 
 class GaussianLayer(nn.Module):
@@ -175,7 +175,7 @@ class GaussianLayer(nn.Module):
             for name in self.gaussian_parameters:
                 if f"{name}_mean" in self._parameters:
                     getattr(self, f"{name}_mean").normal_(0.0, math.sqrt(share))
-                    getattr(self, f"{name}_logvar").normal_(logvar, _LOGVAR_JITTER)
+                    getattr(self, f"{name}_logvar").normal_(logvar, LOGVAR_JITTER)
             if self._parameters.get("bias") is not None:
                 cast(Tensor, self.bias).zero_()
 

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from bedl.moments import Moments
 from bedl.nn.draws import point_value
 from bedl.nn.guests import meet_guests
-from bedl.nn.layers import _LOGVAR_JITTER, GaussianLayer
+from bedl.nn.layers import LOGVAR_JITTER, GaussianLayer
 from bedl.rules.recurrent import gru_step, lstm_step, rnn_step
 from bedl.rules.weights import LayerWeight
 
@@ -47,7 +47,7 @@ class _Recurrent(GaussianLayer):
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 if parameter is not None and name.endswith("_logvar"):
-                    parameter.normal_(logvar, _LOGVAR_JITTER)
+                    parameter.normal_(logvar, LOGVAR_JITTER)
                 elif parameter is not None:
                     parameter.uniform_(-reach, reach)
 

@@ -33,7 +33,7 @@ class Adversarial(Table):
         "is wrong should have a high entropy; sure and wrong is a wrong class with a probability above 0.9."
     )
     datasets = tuple(STRENGTHS)
-    methods = {"paper": PAPER, "best": ("auto", "edl", "deterministic", "bedl+reg")}  # noqa: RUF012
+    methods = {"paper": PAPER, "authors": ("bedl", "bedl+reg"), "best": ("auto", "edl", "deterministic", "bedl+reg")}  # noqa: RUF012
     more = ("ensemble", "mc-dropout", "prior-network", "r-edl", "laplace", "sngp", "fast-dropout", "dvi", "varout",
             "bedl", "bedl-hyper")  # fmt: skip
     columns = (

@@ -34,7 +34,7 @@ class Gap(UCI):
         "far more than random splits do. Methods that do not notice the gap have low likelihoods and narrow intervals."
     )
     datasets = tuple(FEATURES)
-    methods = {"paper": RIVALS, "best": ("auto", *RIVALS)}  # noqa: RUF012
+    methods = {"paper": RIVALS, "authors": ("bedl", "bedl+reg"), "best": ("auto", *RIVALS)}  # noqa: RUF012
     more = ("bedl-hyper", "varout", "pbp", "deterministic", "evidential-regression", "laplace", "sngp")
 
     def splits(self, dataset: str) -> int:

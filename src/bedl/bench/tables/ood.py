@@ -38,7 +38,7 @@ class OOD(Table):
         "CIFAR the default is told that pictures may be mirrored, and takes 10 epochs: rows name all settings."
     )
     datasets = tuple(FOREIGN)
-    methods = {"paper": PAPER, "best": ("auto", "edl", "deterministic", "bedl+reg")}  # noqa: RUF012
+    methods = {"paper": PAPER, "authors": ("bedl", "bedl+reg"), "best": ("auto", "edl", "deterministic", "bedl+reg")}  # noqa: RUF012
     more = (
         "ensemble", "mc-dropout", "prior-network", "r-edl", "laplace", "sngp", "fast-dropout", "dvi", "varout",
         "bedl", "bedl-hyper",

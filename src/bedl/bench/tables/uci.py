@@ -33,7 +33,7 @@ class UCI(Table):
         "test rows stand in its training part, too: wine-distinct leaves those out of the test part."
     )
     datasets = tuple(FOLDERS)
-    methods = {"paper": PAPER, "best": ("auto", *PAPER)}  # noqa: RUF012
+    methods = {"paper": PAPER, "authors": ("bedl", "bedl+reg"), "best": ("auto", *PAPER)}  # noqa: RUF012
     more = ("deterministic", "ensemble", "evidential-regression", "fast-dropout", "laplace", "sngp", "neural-process")
     columns = COLUMNS
 
