@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.distributions import kl_divergence
 
 from bedl import BEDLClassifier
 from bedl.bench import Cell, Choice, get
 from bedl.bench.foreign import LATIN, RESEMBLES, foreign_sets, letters, strokes
 from bedl.bench.images import CHECKPOINTS, Images, class_scores, detection_scores, entropy_curve, network_setup
-from bedl.bench.nets import lenet5
+from bedl.bench.nets import lenet5, two_layers
 from bedl.bench.tables import adversarial, gp, ood
 from bedl.data import DataFileNotFoundError
 from bedl.methods import Batch, registry
@@ -79,7 +81,9 @@ def test_a_cell_of_ood_is_learned_and_scored(root: Path, tmp_path: Path, monkeyp
     assert first.metrics["error"] < 0.1
     assert first.metrics["auroc_total"] > 0.9
     assert {"ece", "brier", "aupr", "fpr95", "auroc_epistemic_turned", "ecdf_auc_noise"} <= first.metrics.keys()
-    assert first.settings["epochs"] == first.settings["epochs_run"] == 10
+    assert first.settings["epochs"] == first.settings["epochs_run"] == 50
+    assert first.settings["method_options"] == {"evidence": "relu", "decay": 0.005}
+    assert first.settings["network"] == {"dropout": 0.5, "dropped": "dense"}
     assert any("epochs" in said for said in first.settings["deviations"])
     assert first.curves.keys() == {"known", "foreign"}
     assert [folder.name for folder in tmp_path.iterdir()] == ["ood-mnist-edl-paper-0-0"]
@@ -148,6 +152,15 @@ def test_a_cell_of_gp(method: str) -> None:
     )
     assert outcome.metrics["error"] < 0.2
     assert outcome.settings["images"] == 40
+
+
+def test_dropout_stands_behind_all_hidden_layers_or_the_dense_one() -> None:
+    for made, hidden, dense in ((lenet5, 3, 1), (functools.partial(two_layers, 28, 1), 2, 0)):
+        for dropped, count in (("hidden", hidden), ("dense", dense)):
+            layers = list(made(10, dropout=0.5, dropped=dropped))  # type: ignore[operator]
+            places = [number for number, layer in enumerate(layers) if isinstance(layer, nn.Dropout)]
+            assert len(places) == count
+        assert all(isinstance(layers[place - 2], nn.Linear) for place in places)
 
 
 # -- under attack ------------------------------------------------------------------------------------

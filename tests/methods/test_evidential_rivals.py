@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -55,6 +57,25 @@ def test_edl_losses_are_expectations_over_the_dirichlet() -> None:
         assert abs(float(ours) - float(means.mean())) < 5 * float(means.std()) / len(means) ** 0.5 + 1e-5
     marginal = -(y * draws).sum(-1).mean(0).log()
     assert EDL(net, 3, loss="log").loss(batch).item() == pytest.approx(float(marginal.mean()), abs=5e-3)
+
+
+def test_weights_of_dense_layers_decay_as_those_of_an_optimiser() -> None:
+    """A step of SGD with `weight_decay` on the linear layers; the convolution does not decay."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3))
+    theirs, batch = copy.deepcopy(net), batch_of(epoch=4.0)
+    for method, decay in ((EDL(net, 3, evidence="relu", decay=0.005), 0.0), (EDL(theirs, 3, evidence="relu"), 0.005)):
+        groups = [
+            {"params": [p], "weight_decay": decay if name == "4.weight" else 0.0}
+            for name, p in method.net.named_parameters()
+        ]
+        optimizer = torch.optim.SGD(groups, lr=0.1)
+        method.loss(batch).backward()
+        optimizer.step()
+    for ours, other in zip(net.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, other)
+    with pytest.raises(ValueError, match="decay must be at least 0"):
+        EDL(net, 3, decay=-1.0)
 
 
 def test_parts_of_edl_are_the_dirichlets() -> None:

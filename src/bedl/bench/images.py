@@ -11,7 +11,7 @@ import numpy as np
 
 from bedl import metrics
 from bedl.bench.cells import Cell, Preset
-from bedl.bench.presets import Setup, authors_options
+from bedl.bench.presets import CLIPPED, Setup, authors_options
 from bedl.bench.regression import seed_of
 from bedl.bench.table import Root
 from bedl.training.compiling import has_fast_bfloat16
@@ -26,13 +26,13 @@ PAPER = ("edl", "mc-dropout", "bedl+reg", "bedl", "dvi", "varout")  # its method
 EPOCHS = {"mnist": 10, "cifar-1-5": 40}
 EPOCHS_OF_AUTHORS = {"mnist": 1, "cifar-1-5": 40}
 OF_AUTHORS = (
-    "gradients are clipped at norm 1",
+    CLIPPED,
     "means of a convolution start with variance 1/fan-in, of a fan-in of 25 for each channel where the code has 24",
     "log p, where the code has log(p + 1e-8)",
     "scored with the test parts of foreign sets, scaled as the known images, where the code has the training parts",
 )
 WIDE = ("cifar-1-5",)
-COMMON = ("the batch size is not stated: 128", "gradients are clipped at norm 1")
+UNSTATED = "the batch size is not stated: {}"
 RISES = "the rate rises in the first twentieth of the steps: wide networks with Gaussian weights need that"
 MIXED = "products round their operands to bfloat16 while learning, as this processor has instructions for it"
 THINGS = "the default's method, told that pictures of things may be mirrored; 10 epochs of a wide network"
@@ -42,6 +42,11 @@ START = (
     "means of weights start as PyTorch's layers have them, with variance 1/(3 fan-in), not 2/fan-in; log sigma² at −9"
 )
 DROPPED = "dropout is not stated: 0.5 behind each hidden layer, as in the authors' code"
+NOTEBOOK = (
+    "as in the LeNet notebook of EDL's authors: relu, ½ · 0.005 · Σ‖W‖² of dense layers in the loss, dropout of half "
+    "of the dense hidden layer, KL rising over 10 epochs",
+    "strides in place of the notebook's pooling, as in the paper's networks; PyTorch's start",
+)
 OURS = "not in the paper: trained as its BEDL is"
 
 
@@ -110,15 +115,18 @@ def network_setup(
         epochs = EPOCHS_OF_AUTHORS[dataset] if epochs is None else epochs
         estimator = {"method": method, "epochs": epochs, **more, **precision, "method_options": options}
         return Setup(estimator, (*OF_AUTHORS, *((MIXED,) if mixed else ())))
-    epochs = EPOCHS[dataset] if epochs is None else epochs
+    notebook, network = method == "edl", {"dropout": 0.5, "dropped": "dense"} if method == "edl" else {}
+    size = 1000 if notebook and epochs is None else 128
+    epochs = (50 if notebook else EPOCHS[dataset]) if epochs is None else epochs
+    rises = colour and not notebook
     common = {
-        "epochs": epochs, "batch_size": 128, "learning_rate": 1e-3, "schedule": "warmup" if colour else "constant",
+        "epochs": epochs, "batch_size": size, "learning_rate": 1e-3, "schedule": "warmup" if rises else "constant",
         "early_stopping": False,
     }  # fmt: skip
     own: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         "bedl": ({}, (START,)),
         "bedl+reg": ({}, (START, "delta is not stated: 0.05")),
-        "edl": ({}, ()),
+        "edl": ({"evidence": "relu", "decay": 0.005}, NOTEBOOK),
         "mc-dropout": ({"samples": 5}, (DROPPED,)),
         "varout": ({"samples": 5}, (START,)),
         "dvi": ({"softmax": "samples", "samples": 5}, (START,)),
@@ -126,8 +134,8 @@ def network_setup(
     options, deviations = own.get(method, ({}, (OURS,)))
     more = {"method_options": options} if options else {}
     length = f"how long it is trained is not stated: {epochs} epochs"
-    said = (length, *COMMON, *((RISES,) if colour else ()), *((MIXED,) if mixed else ()), *deviations)
-    return Setup({"method": method, **common, **precision, **more}, said)
+    said = (length, UNSTATED.format(size), CLIPPED, *((RISES,) if rises else ()), *((MIXED,) if mixed else ()))
+    return Setup({"method": method, **common, **precision, **more}, (*said, *deviations), network)
 
 
 def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood") -> Any:
@@ -137,7 +145,7 @@ def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood
         cell: which it is.
         images: the data.
         plan: how.
-        net: makes the network, (classes, dropout=…) -> module.
+        net: makes the network, (classes, dropout=…, dropped=…) -> module.
         family: of the network: tables with the same one share its training, where $BEDL_CHECKPOINTS keeps it.
     """
     from bedl.estimators import BEDLClassifier
@@ -147,7 +155,7 @@ def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood
     if folder:
         own = "-".join(map(str, (family, cell.dataset, cell.method, cell.preset, cell.split, cell.seed)))
         place = Checkpoints(Path(folder) / own, every_seconds=120)
-    dropout = 0.5 if cell.method in ("mc-dropout", "fast-dropout") else 0.0
+    dropout = {"dropout": 0.5 if cell.method in ("mc-dropout", "fast-dropout") else 0.0, **plan.network}
     model = BEDLClassifier(
         **plan.estimator, net=functools.partial(_outputs, net, dropout), device="cpu", random_state=seed_of(cell),
         checkpoint=place,
@@ -159,17 +167,19 @@ def fitted(cell: Cell, images: Images, plan: Setup, net: Any, family: str = "ood
 def settings_of(plan: Setup, model: Any, images: Images) -> dict[str, Any]:
     """What a row says of a fitted network.
 
+    ``network``: options of the network, if there are any.
     ``taken_up``: whether its training had begun in an earlier run, so that the row's seconds are not all of it.
     """
     return {
-        **plan.estimator, "chosen": model.chosen_, "temperatures": model.temperatures_, "images": len(images.y),
+        **plan.estimator, "network": plan.network, "chosen": model.chosen_, "temperatures": model.temperatures_,
+        "images": len(images.y),
         "test_images": len(images.y_test), "epochs_run": len(model.history_),
         "taken_up": getattr(model, "taken_up_", False), "deviations": plan.deviations,
     }  # fmt: skip
 
 
-def _outputs(net: Any, dropout: float, shape: tuple[int, ...], outputs: int) -> Any:
-    return net(outputs, dropout=dropout)
+def _outputs(net: Any, options: dict[str, Any], shape: tuple[int, ...], outputs: int) -> Any:
+    return net(outputs, **options)
 
 
 # -- scores ------------------------------------------------------------------------------------------

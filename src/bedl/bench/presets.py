@@ -41,6 +41,7 @@ class Setup:
 
     estimator: dict[str, Any]
     deviations: tuple[str, ...] = ()
+    network: dict[str, Any] = dataclasses.field(default_factory=dict)  # of images: options of `bedl.bench.nets`
 
 
 def setup(preset: Preset, method: str, dataset: str, n: int) -> Setup:

@@ -7,6 +7,7 @@ M. Sensoy, L. Kaplan, M. Kandemir, "Evidential Deep Learning to Quantify Classif
     "log":      Σ y (log S − log alpha)               negative log marginal likelihood
     "digamma":  Σ y (psi(S) − psi(alpha))             expected cross-entropy
     + ramp · KL(Dir(y + (1 − y) alpha) ‖ Dir(1))      evidence for wrong classes; ramp = min(1, epoch/10)
+    + ½ decay · Σ‖W‖²                                 weights of dense layers, 0.005 in the authors' code
 
 The Dirichlet gives ``data`` and ``distributional`` in closed form; the network is a point, so nothing is ``model``.
 """
@@ -46,6 +47,7 @@ class EDL(Method):
         loss: which of the three losses above.
         kl: factor on the divergence.
         ramp: epochs in which it rises to its full weight.
+        decay: of the weights of linear layers.
 
     Example:
         >>> import torch
@@ -66,15 +68,16 @@ class EDL(Method):
         loss: Loss = "squared",
         kl: float = 1.0,
         ramp: float = 10.0,
+        decay: float = 0.0,
     ):
         super().__init__()
         for value, name, choices in ((evidence, "evidence", ACTIVATIONS), (loss, "loss", LOSSES)):
             if value not in choices:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
-        if not kl >= 0 or not ramp >= 0:
-            raise ValueError(f"kl and ramp must be at least 0, not {kl!r} and {ramp!r}")
+        if not (kl >= 0 and ramp >= 0 and decay >= 0):
+            raise ValueError(f"kl, ramp and decay must be at least 0, not {kl!r}, {ramp!r} and {decay!r}")
         self.net, self.head = net, Dirichlet(n_classes)
-        self.evidence, self.risk, self.kl, self.ramp = evidence, loss, kl, ramp
+        self.evidence, self.risk, self.kl, self.ramp, self.decay = evidence, loss, kl, ramp, decay
 
     def alpha(self, x: Tensor | Moments) -> Tensor:
         """The Dirichlet's parameters. shape: (n, C)"""
@@ -84,11 +87,15 @@ class EDL(Method):
         return self.head.given(self.alpha(x).log())
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean risk and divergence. shape: ()"""
+        """The mean risk and divergence, and the decay of weights. shape: ()"""
         alpha = self.alpha(batch.x)
         y = one_hot(self.head.check_targets(batch.y, alpha.shape[:-1]), alpha)
         misleading = dirichlet_divergence(y + (1 - y) * alpha, torch.ones_like(alpha))
-        return batch.mean(LOSSES[self.risk](alpha, y) + self.kl * batch.ramp(self.ramp) * misleading)
+        cost = batch.mean(LOSSES[self.risk](alpha, y) + self.kl * batch.ramp(self.ramp) * misleading)
+        if not self.decay:
+            return cost
+        weights = [layer.weight for layer in self.net.modules() if isinstance(layer, nn.Linear)]
+        return cost + 0.5 * self.decay * torch.stack([weight.square().sum() for weight in weights]).sum()
 
 
 def known(f: Tensor | Moments) -> Tensor:
@@ -141,7 +148,12 @@ CLASSES_ONLY = "a Dirichlet is about classes; for real targets take 'evidential-
     reason=CLASSES_ONLY,
 )
 def edl(
-    problem: Problem, evidence: Evidence = "softplus", loss: Loss = "squared", kl: float = 1.0, ramp: float = 10.0
+    problem: Problem,
+    evidence: Evidence = "softplus",
+    loss: Loss = "squared",
+    kl: float = 1.0,
+    ramp: float = 10.0,
+    decay: float = 0.0,
 ) -> EDL:
     """See `EDL` for the options."""
-    return EDL(plain_network(problem, problem.n_targets), problem.n_targets, evidence, loss, kl, ramp)
+    return EDL(plain_network(problem, problem.n_targets), problem.n_targets, evidence, loss, kl, ramp, decay)

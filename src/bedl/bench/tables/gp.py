@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -87,9 +88,9 @@ def run(cell: Cell, images: Images) -> Outcome:
         epochs = EPOCHS_OF_ALL if whole else EPOCHS_OF_SOME
         plan = network_setup(cell.preset, cell.method, cell.dataset, epochs, wide=whole)
         if cell.preset == "paper":  # which states how long these are trained
-            plan = Setup(plan.estimator, (*((FEWER,) if whole else ()), *plan.deviations[1:]))
+            plan = dataclasses.replace(plan, deviations=(*((FEWER,) if whole else ()), *plan.deviations[1:]))
         if cell.preset == "authors":
-            plan = Setup(plan.estimator, (NOT_THEIRS, *((FEWER,) if whole else ()), *plan.deviations))
+            plan = dataclasses.replace(plan, deviations=(NOT_THEIRS, *((FEWER,) if whole else ()), *plan.deviations))
         channels, side = images.x.shape[1], images.x.shape[-1]
         model = fitted(cell, images, plan, functools.partial(two_layers, side, channels), family="gp")
         scored = images.x_test
