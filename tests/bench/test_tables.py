@@ -149,6 +149,16 @@ def test_the_authors_settings_are_those_of_their_code(uci_folder: Path) -> None:
     assert not table.same_runs(cells[0])
 
 
+def test_mc_dropout_has_the_rates_and_precisions_of_its_authors() -> None:
+    """0.1 and 3 are what they would choose on wine; the precision is of targets whose variance is 0.65."""
+    for name in ("wine", "wine-distinct"):
+        plan = setup("paper", "mc-dropout", name, 1439).estimator
+        assert plan["method_options"] == {"dropout": 0.1, "tau": pytest.approx(3.0 * 0.8073**2, rel=1e-3)}
+        assert plan["epochs"] == 4000
+    assert setup("paper", "mc-dropout", "protein", 41157).estimator["epochs"] == 2000
+    assert "method_options" not in setup("paper", "mc-dropout", "sine", 100).estimator
+
+
 def test_data_that_are_missing_are_said_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(DataFileNotFoundError, match="BEDL_DATA"):
         tables.get("uci").check(Choice(datasets=["boston"]), tmp_path)
