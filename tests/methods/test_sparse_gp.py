@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from bedl import BEDLRegressor
 from bedl.heads import ExpectedMeanVariance
-from bedl.methods.collapsed import collapsed_bound, maximise
+from bedl.methods.collapsed import collapsed_bound, maximise, put_best_values
 from bedl.methods.gpytorch_models.latent import Latent, PatchLatent
 from bedl.methods.sparse_gp import SparseGP
 
@@ -73,6 +73,52 @@ def test_the_bound_with_all_points_is_the_evidence() -> None:
         exact = GaussianProcessRegressor(kernel, optimizer=None, alpha=0.0)
         expected += exact.fit(x.numpy(), y[:, column].numpy() - constant).log_marginal_likelihood_value_
     assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_fitc_is_a_process_whose_values_are_independent_given_those_of_the_points() -> None:
+    """Its likelihood by SciPy, from the covariances written out; its prediction by conditioning."""
+    torch.manual_seed(2)
+    x, y = sines(30)
+    latent, noise = Latent(1, 1, 4).double(), torch.tensor([0.05]).double()
+    latent.variational_strategy.inducing_points.data.copy_(torch.tensor([-1.5, -0.5, 0.4, 1.6]).double()[:, None])
+    ones = torch.ones(30).double()
+    with torch.no_grad():
+        points = latent.variational_strategy.inducing_points[0]
+        kuu = latent.covariances(points[None], points)[0] + latent.jitter * torch.eye(4)
+        kuf = latent.covariances(points[None], x)[0]
+        known = kuf.mT @ torch.linalg.solve(kuu, kuf)
+        whole = known + torch.diag(latent.covar_module.outputscale - known.diagonal() + noise)
+        found = collapsed_bound(latent, -noise.log(), x, y, ones, "fitc")[0].item()
+        bound = collapsed_bound(latent, -noise.log(), x, y, ones)[0].item()
+        assert found == pytest.approx(stats.multivariate_normal(cov=whole.numpy()).logpdf(y[:, 0].numpy()), abs=1e-5)
+        assert found > bound + 1
+        put_best_values(latent, -noise.log(), x, y, ones, "fitc")
+        new = torch.linspace(-2.5, 2.5, 7).double()[:, None]
+        across = latent.covariances(points[None], new)[0].mT @ torch.linalg.solve(kuu, kuf)
+        gain = torch.linalg.solve(whole, across.mT).mT
+        latent.eval()
+        said = latent(new)
+    torch.testing.assert_close(said.mean[0], (gain @ y)[:, 0], rtol=1e-4, atol=1e-5)
+    truth = latent.covar_module.outputscale - (gain * across).sum(1)
+    torch.testing.assert_close(said.variance[0], truth.detach(), rtol=1e-3, atol=1e-5)
+
+
+def test_of_several_starts_the_best_goes_on() -> None:
+    """A fast sine, which the usual length scale takes for noise; inducing points start at centres of k-means."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.rand(120, 1, generator=g).double() * 3.4 - 1.7
+    y = torch.sin(10 * x) + 0.1 * torch.randn(120, 1, generator=g).double()
+    reached = []
+    for starts in (1, 4):
+        torch.manual_seed(0)
+        head = ExpectedMeanVariance(1, noise="shared", precision=10.0).double()
+        method = SparseGP(lambda: Latent(1, 1, 25), head, steps=60, starts=starts).double()
+        method.fit(x, y)
+        reached.append(-method.negative_bound(x, y, torch.ones(120).double(), torch.tensor(120.0)).item())
+    assert reached[1] > reached[0] + 1
+    for wrong in ({"starts": 0}, {"approximation": "exact"}):
+        with pytest.raises(ValueError, match="must be"):
+            SparseGP(lambda: Latent(1, 1, 5), head, **wrong)  # type: ignore[arg-type]
 
 
 def test_few_points_have_the_best_values_and_the_bound_that_gpytorch_says() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bedl.heads import ExpectedMeanVariance, ExpectedSoftmax
 from bedl.heads.mean_variance import LEAST_NOISE
 from bedl.methods.base import Method
-from bedl.methods.collapsed import collapsed_bound, maximise, put_best_values
+from bedl.methods.collapsed import Approximation, collapsed_bound, maximise, put_best_values
 from bedl.methods.exact_gp import refuse_export
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
@@ -44,6 +44,9 @@ class SparseGP(Method):
         steps: of Adam; of L-BFGS where q(u) has a closed form, that is for real targets and kernels of points.
         lr: of Adam, a learning rate that falls to a tenth.
         batch_size: points per step of Adam.
+        approximation: where q(u) has a closed form, ``"vfe"`` or ``"fitc"``, see `bedl.methods.collapsed`.
+        starts: there, how many length scales and inducing points learning starts from: a fifth of the steps each, and
+            the best one goes on.
     """
 
     def __init__(
@@ -54,10 +57,17 @@ class SparseGP(Method):
         steps: int = 1000,
         lr: float = 0.03,
         batch_size: int = 256,
+        approximation: Approximation = "vfe",
+        starts: int = 1,
     ):
         super().__init__()
         if steps < 1 or batch_size < 1:
             raise ValueError(f"a sparse process takes at least one step of one point, not {steps} of {batch_size}")
+        if approximation not in ("vfe", "fitc"):
+            raise ValueError(f"approximation must be 'vfe' or 'fitc', not {approximation!r}")
+        if starts < 1:
+            raise ValueError(f"starts must be at least 1, not {starts}")
+        self.approximation, self.starts = approximation, starts
         self.latent, self.head = latent().double(), head
         self.front = nn.Identity() if front is None else front
         self.steps, self.lr, self.batch_size = steps, lr, batch_size
@@ -97,28 +107,48 @@ class SparseGP(Method):
         y = y.reshape(len(y), -1).double() if y.is_floating_point() else y
         counts = torch.ones(len(z)).to(z) if weight is None else weight.to(z)
         order = torch.Generator().manual_seed(self.seed)
-        self.latent.start(z, order)
         self.train()
         with seeded(z.device, self.seed), torch.enable_grad():
             if self.latent.is_of_points and isinstance(self.head, ExpectedMeanVariance):
-                self._fit_collapsed(z, y, counts)
+                self._fit_collapsed(z, y, counts, order)
             else:
+                self.latent.start(z, order)
                 self._fit_by_steps(z, y, counts, order)
         self.eval()
 
-    def _fit_collapsed(self, z: Tensor, y: Tensor, weight: Tensor) -> None:
+    def _fit_collapsed(self, z: Tensor, y: Tensor, weight: Tensor, order: torch.Generator) -> None:
         """Kernels, noise and inducing points, q(u) being always the best one."""
         latent, head = self.latent, self.head
         assert isinstance(head, ExpectedMeanVariance)
         rate = head.log_precision.detach().double().requires_grad_()
 
         def value() -> Tensor:
-            return collapsed_bound(latent, rate.clamp_max(MOST_PRECISION), z, y, weight)[0] / weight.sum()
+            precision = rate.clamp_max(MOST_PRECISION)
+            return collapsed_bound(latent, precision, z, y, weight, self.approximation)[0] / weight.sum()
 
-        maximise(value, [*latent.hyperparameters(), rate], self.steps)  # inducing points are among them
+        learned = [*latent.hyperparameters(), rate]  # inducing points are among them
+        if self.starts == 1:
+            latent.start(z, order)
+        else:
+            self._start_at_the_best(value, learned, z, order)
+        maximise(value, learned, self.steps)
         rate = rate.detach().clamp_max(MOST_PRECISION)
         head.log_precision.data.copy_(rate)
-        put_best_values(latent, rate, z, y, weight)
+        put_best_values(latent, rate, z, y, weight, self.approximation)
+
+    def _start_at_the_best(
+        self, value: Callable[[], Tensor], learned: list[Tensor], z: Tensor, order: torch.Generator
+    ) -> None:
+        """Take some steps from 1, ½, 2, ¼, … times the usual length scales, each with other centres of k-means."""
+        first, found = [p.detach().clone() for p in learned], []
+        kernel = self.latent.covar_module.base_kernel
+        for number in range(self.starts):
+            _put(learned, first)
+            kernel.lengthscale = kernel.lengthscale.detach() * 2.0 ** ((number + 1) // 2 * (-1) ** number)
+            self.latent.start(z, order, centres=True)
+            reached = maximise(value, learned, max(1, self.steps // 5))
+            found.append((reached, [p.detach().clone() for p in learned]))
+        _put(learned, max(found, key=lambda pair: pair[0])[1])
 
     def _fit_by_steps(self, z: Tensor, y: Tensor, weight: Tensor, order: torch.Generator) -> None:
         optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], self.lr)
@@ -137,6 +167,12 @@ class SparseGP(Method):
         return divergence / total - (weight @ expected) / weight.sum()
 
 
+def _put(parameters: list[Tensor], values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for p, value in zip(parameters, values, strict=True):
+            p.copy_(value)
+
+
 def head_for(problem: Problem) -> ExpectedMeanVariance | ExpectedSoftmax:
     """Normal noise of a size that is learned, or a softmax, whose expectation is sampled."""
     if problem.task == "regression":
@@ -151,7 +187,14 @@ def head_for(problem: Problem) -> ExpectedMeanVariance | ExpectedSoftmax:
     needs=("gpytorch",),
     extra="gp",
 )
-def sparse_gp(problem: Problem, inducing: int = 50, steps: int | None = None, lr: float = 0.03) -> SparseGP:
+def sparse_gp(
+    problem: Problem,
+    inducing: int = 50,
+    steps: int | None = None,
+    lr: float = 0.03,
+    approximation: Approximation = "vfe",
+    starts: int = 1,
+) -> SparseGP:
     """A squared-exponential kernel with a length scale per column, for each target or class.
 
     Args:
@@ -159,6 +202,9 @@ def sparse_gp(problem: Problem, inducing: int = 50, steps: int | None = None, lr
         inducing: points that the process is known by.
         steps: of learning; None: for targets at most 300 of L-BFGS on all rows, for classes 1,000 of Adam on 256 rows.
         lr: learning rate, for classes.
+        approximation: of targets: ``"vfe"``, the variational bound, or ``"fitc"``.
+        starts: of targets: of length scales and inducing points, among which the bound chooses; more than one begin at
+            the centres of k-means, a single one at rows.
     """
     if problem.net is not None:
         raise ValueError("method 'sparse-gp' has a kernel and no network; leave net out, or name another method")
@@ -167,4 +213,7 @@ def sparse_gp(problem: Problem, inducing: int = 50, steps: int | None = None, lr
     n_features = torch.Size(problem.input_shape).numel()
     front = None if problem.front is None else problem.front()
     taken = steps if steps is not None else 300 if problem.task == "regression" else 1000
-    return SparseGP(lambda: Latent(n_features, problem.n_targets, inducing), head_for(problem), front, taken, lr)
+    return SparseGP(
+        lambda: Latent(n_features, problem.n_targets, inducing), head_for(problem), front, taken, lr,
+        approximation=approximation, starts=starts,
+    )  # fmt: skip

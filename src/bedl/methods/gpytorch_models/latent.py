@@ -13,6 +13,7 @@ from gpytorch.means import ConstantMean
 from gpytorch.models import ApproximateGP
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 from linear_operator.operators import DiagLinearOperator
+from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn.functional import unfold
 
@@ -59,12 +60,18 @@ class Latent(ApproximateGP):
         near = _nearness(a / kernel.base_kernel.lengthscale, b / kernel.base_kernel.lengthscale)
         return kernel.outputscale[:, None, None] * near
 
-    def start(self, x: Tensor, generator: torch.Generator) -> None:
-        """Put the inducing points on rows of x, and a little beside them. x: shape (n, features)"""
+    def start(self, x: Tensor, generator: torch.Generator, centres: bool = False) -> None:
+        """Put the inducing points on rows of x, or on centres of k-means, and a little beside them.
+
+        x: shape (n, features)
+        """
         points: Any = self.variational_strategy.inducing_points
         count = points.shape[-2]
         rows = torch.cat([torch.randperm(len(x), generator=generator) for _ in range(-(-count // len(x)))])
         chosen = self.candidates(x)[rows[:count].to(x.device)] if len(x) else x
+        if centres and len(x) > count:
+            found = KMeans(count, init=chosen.cpu().numpy(), n_init=1).fit(x.cpu().numpy())  # begins at these rows
+            chosen = torch.as_tensor(found.cluster_centers_).to(chosen)
         noise = 0.01 * torch.randn(chosen.shape, dtype=torch.float64, generator=generator).to(chosen)
         with torch.no_grad():
             points.copy_(chosen + noise)
