@@ -112,10 +112,9 @@ def test_every_method_of_a_table_can_be_set_up() -> None:
                 BEDLRegressor(**plan.estimator)
 
 
-@pytest.mark.parametrize("method", ["pbp", "sparse-gp", pytest.param("dvi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["pbp", pytest.param("dvi", marks=pytest.mark.slow)])
 def test_presets_share_a_run_where_it_is_the_same(uci_folder: Path, method: str) -> None:
     """The same scores from both, each run by itself; where they share one, each row has the settings of its own."""
-    pytest.importorskip("gpytorch")
     table, path = tables.get("uci"), uci_folder / "uci.jsonl"
     paper, best = (Cell("uci", "boston", method, preset, 1) for preset in BOTH)
     assert set(table.same_runs(paper)) == {paper, best}
