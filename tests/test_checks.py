@@ -276,3 +276,50 @@ def test_it_says_how_far_off_standard_deviations_are_and_where():
     exact = bedl.check(nn.Sequential(nn.Linear(4, 50)), torch.rand(20, 4))
     assert dict(exact.ratios)["Sequential"] == pytest.approx(1, abs=0.05)
     assert "drawn weights" not in str(exact)
+
+
+class Cut(nn.Module):
+    """Gives Moments on without their gradient, where the plain network keeps it."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.a, self.b, self.share = nn.Linear(4, 8), nn.Linear(8, 2), share
+
+    def forward(self, x):
+        h = self.a(x)
+        if isinstance(h, bedl.Moments):
+            h = bedl.Moments(self.share * h.loc + (1 - self.share) * h.loc.detach(), h.variance)
+        return self.b(torch.relu(h))
+
+
+@pytest.mark.parametrize(("share", "how"), [(0.0, "missing"), (0.5, "different")])
+def test_gradients_that_are_lost_are_found_by_a_backward(share, how):
+    net = nn.Sequential(nn.Linear(4, 4), Cut(share))
+    report = bedl.check(net, torch.randn(6, 4))
+    assert not report.ok
+    assert dict(report.gradients) == {"0": how, "1.a": how}
+    assert f"gradients of '0', '1.a' are {how}" in str(report)
+    assert not bedl.check(Cut(1.0), torch.randn(6, 4)).gradients
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.Conv2d(1, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.PReLU(), nn.Conv2d(8, 2, 1)),
+        nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)),
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1), nn.Softplus()),
+    ],
+    ids=["instance norm", "zeros", "transformer", "layer norm"],
+)
+def test_gradients_without_variances_are_the_plain_ones(net):
+    for layer in net.modules():
+        if getattr(layer, "bias", None) is not None:
+            nn.init.zeros_(layer.bias)
+    x = {"Conv2d": torch.zeros(1, 1, 8, 8), "Linear": torch.randn(3, 8)}.get(type(next(iter(net.children()))).__name__)
+    x = torch.randn(2, 5, 8) if x is None else x
+    if x.dim() == 4:
+        x[..., 3:5, :] = 1.0  # a picture with a black background
+    report = bedl.check(net, x)
+    assert report.compared
+    assert report.ok, str(report)

@@ -23,6 +23,7 @@ from bedl.nn.comparison import (
     error_of_sharing,
     names_by_weight,
     ratios_of_modules,
+    where_gradients_part,
     where_they_part,
 )  # fmt: skip
 from bedl.rules import approximation
@@ -68,6 +69,7 @@ class Report:
     parting: str = ""  # the module that does something else with Moments than with tensors, if there is one
     shared: tuple[SharedLayer, ...] = ()  # layers that are called more than once in a pass
     returns: str = ""  # what the network returns, if no head can take it
+    gradients: tuple[tuple[str, str], ...] = ()  # modules, and whether their gradients are "missing" or "different"
     compared: bool = False  # whether the network ran on values, beside the plain one
     ratios: tuple[tuple[str, float], ...] = ()  # std of one pass over that of a handful of draws, behind each module
 
@@ -77,7 +79,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.unsupported and not self.failure and not self.parting
+        return not self.unsupported and not self.failure and not self.parting and not self.gradients
 
     def __bool__(self) -> bool:
         return self.ok
@@ -114,6 +116,13 @@ class Report:
                 "comes out of it is not what the plain network gives. Look there for isinstance(x, torch.Tensor) or "
                 "torch.is_tensor(x), which Moments are not, and let it ask for bedl.Moments too"
             )
+        for how in ("missing", "different"):
+            if parted := [f"'{name}'" for name, this in self.gradients if this == how]:
+                lines.append(
+                    f"gradients of {', '.join(parted)} are {how}: without variances, they are not those of the plain "
+                    "network. Look behind the last of these modules for code that leaves Moments, such as "
+                    "torch.no_grad, .detach or a Moments made anew"
+                )
         if self.returns:
             lines.append(
                 f"the network returns a {self.returns}: say which of its outputs a head is to read, "
@@ -148,7 +157,8 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     The network is walked through once without data or arithmetic (on torch's meta device; where it reads values, on
     the example), and goes on past operations without a rule, so that all of them are listed at once. If that goes
     well, a copy of it runs with all variances zero beside the plain network, in evaluation mode: where their values
-    part, the code does something else with Moments than with tensors (`parting`). Where layers are called more than
+    part, the code does something else with Moments than with tensors (`parting`); where gradients of a backward do, it
+    would be trained otherwise (`gradients`). Where layers are called more than
     once, which one pass takes for independent draws, weights are drawn to see what that comes to (`shared`). A handful
     of draws of small networks shows how far standard deviations are off, and behind which modules (`ratios`).
 
@@ -190,7 +200,10 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     if shared and not report.failure:
         error = error_of_sharing(net, inputs, kwargs)
         shared = tuple(dataclasses.replace(layer, error=error) for layer in shared)
-    return dataclasses.replace(report, parting=parting, shared=shared, compared=True, ratios=ratios)
+    gradients = () if report.failure or parting else tuple(where_gradients_part(net, inputs, kwargs))
+    return dataclasses.replace(
+        report, parting=parting, gradients=gradients, shared=shared, compared=True, ratios=ratios
+    )
 
 
 def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | None) -> Report:
@@ -245,7 +258,7 @@ class _Listener:
         self.operations: dict[Operation, None] = {}
 
     def __call__(self, func: Callable, rule: Callable | None, args: tuple, kwargs: dict) -> Any:
-        path, why = module_path(), "its result for random inputs is not defined here"
+        path, why = module_path(), dispatch.why_missing(func) or "its result for random inputs is not defined here"
         dispatch._scope.listener = None  # a rule's own operations are its business
         try:
             if rule is not None:
