@@ -323,3 +323,30 @@ def test_gradients_without_variances_are_the_plain_ones(net):
     report = bedl.check(net, x)
     assert report.compared
     assert report.ok, str(report)
+
+
+class Aliased(nn.Module):
+    """Changes a tensor under another name."""
+
+    def __init__(self, alias):
+        super().__init__()
+        self.a, self.o, self.alias = nn.Linear(4, 6), nn.Linear(6, 1), alias
+
+    def forward(self, x):
+        h = self.a(x)
+        self.alias(h).mul_(3)
+        h[:, 2:4] += 1.0
+        return self.o(h)
+
+
+ALIASES = [lambda h: h.contiguous(), lambda h: h.flatten(1), lambda h: h.cpu(), lambda h: +h, lambda h: h[:, 1:]]
+
+
+@pytest.mark.parametrize("alias", ALIASES, ids=["contiguous", "flatten", "cpu", "positive", "slice"])
+def test_in_place_under_another_name_is_the_same_in_check_in_training_and_in_pytorch(alias):
+    net, x = Aliased(alias), torch.randn(5, 4)
+    report = bedl.check(net, x)
+    assert report.ok, str(report)
+    found = bedl.bayesianize(net)(x)
+    torch.testing.assert_close(found.loc, net(x))
+    found.loc.sum().backward()

@@ -114,7 +114,8 @@ class Report:
             lines.append(
                 f"module '{self.parting}' does something else with Moments than with tensors: without variances, what "
                 "comes out of it is not what the plain network gives. Look there for isinstance(x, torch.Tensor) or "
-                "torch.is_tensor(x), which Moments are not, and let it ask for bedl.Moments too"
+                "torch.is_tensor(x), which Moments are not, and let it ask for bedl.Moments too; or for an in-place "
+                "operation on a tensor that is used under two names, and write it without the underscore"
             )
         for how in ("missing", "different"):
             if parted := [f"'{name}'" for name, this in self.gradients if this == how]:
