@@ -190,6 +190,7 @@ def test_in_place_on_a_view_reaches_what_it_is_a_view_of(change):
     assert not torch.equal(h.loc, loc)
 
 
+C = torch.tensor([0.3, -2.0, 1.0], dtype=torch.float64)
 LEAF = torch.arange(16.0).view(2, 8).requires_grad_()
 
 
@@ -305,6 +306,22 @@ def test_the_same_object_twice():
     for product in (lambda: x @ x, lambda: torch.einsum("bi,bi->b", x, x)):
         with pytest.raises(UnsupportedOperationError, match="same random values"):
             product()
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.addcmul(x, x, x), lambda x: torch.addcmul(x, x, x, value=-0.7), lambda x: torch.addcmul(x, x, C),
+    lambda x: torch.addcmul(x, C, x, value=2), lambda x: torch.addcmul(C, x, x, value=3),
+    lambda x: torch.lerp(x, x, 0.3), lambda x: x.addcmul_(x, x),
+])  # fmt: skip
+def test_the_same_object_twice_is_exact_by_quadrature(function):
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    z, w = torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
+    m, v = torch.tensor([-1.5, 0.0, 0.4], dtype=torch.float64), torch.tensor([0.5, 2.0, 1e-6], dtype=torch.float64)
+    found = function(Moments(m.clone(), v.clone()))
+    values = function((m + v.sqrt() * z[:, None]).clone())
+    mean = w @ values
+    torch.testing.assert_close(found.loc, mean)
+    torch.testing.assert_close(found.variance, w @ (values - mean).square(), rtol=1e-9, atol=1e-15)
 
 
 def test_numpy_is_refused():
