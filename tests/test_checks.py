@@ -325,6 +325,52 @@ def test_gradients_without_variances_are_the_plain_ones(net):
     assert report.ok, str(report)
 
 
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+def test_the_report_ends_in_one_of_three_ways():
+    x = torch.randn(6, 4)
+    fine = bedl.check(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)), x)
+    assert fine.verdict == "fine"
+    assert fine.points == ("1.weight", "1.bias")
+    assert str(fine).endswith("every one has a rule: fine")
+    own = bedl.check(nn.Sequential(Own(), nn.Linear(4, 2)), x)
+    shared = nn.Linear(4, 4)
+    for otherwise, said in (
+        (own, "0.scale"),
+        (bedl.check(nn.Sequential(shared, nn.ReLU(), shared), x), "0 is called 2 times"),
+        (bedl.check(nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), nn.ReLU()), x),
+         "SpectralNorm of '0' is dropped"),
+    ):  # fmt: skip
+        assert otherwise.ok
+        assert otherwise.verdict == "fine, but trained otherwise"
+        assert said in str(otherwise)
+        assert str(otherwise).endswith("fine, but trained otherwise")
+    wrong = bedl.check(nn.Sequential(nn.Linear(4, 4), nn.Softsign()), x)
+    assert wrong.verdict == "wrong"
+    assert str(wrong).endswith("1 without a rule: wrong")
+
+
+def test_ratios_are_those_of_the_variances_as_they_are():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)]
+    net, x = bedl.bayesianize(nn.Sequential(*layers)), torch.rand(8, 1, 8, 8)
+    before = bedl.check(net, x)
+    assert before.at_start
+    net[0].weight_logvar.data.fill_(-2.0)  # now all of the spread is from the convolution, whose weights are shared
+    after = bedl.check(net, x)
+    assert not after.at_start
+    assert dict(after.ratios)["Sequential"] < 0.8 * dict(before.ratios)["Sequential"]
+    assert "variances: as they are now" in str(after)
+
+
 class Aliased(nn.Module):
     """Changes a tensor under another name."""
 
