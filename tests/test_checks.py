@@ -276,3 +276,123 @@ def test_it_says_how_far_off_standard_deviations_are_and_where():
     exact = bedl.check(nn.Sequential(nn.Linear(4, 50)), torch.rand(20, 4))
     assert dict(exact.ratios)["Sequential"] == pytest.approx(1, abs=0.05)
     assert "drawn weights" not in str(exact)
+
+
+class Cut(nn.Module):
+    """Gives Moments on without their gradient, where the plain network keeps it."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.a, self.b, self.share = nn.Linear(4, 8), nn.Linear(8, 2), share
+
+    def forward(self, x):
+        h = self.a(x)
+        if isinstance(h, bedl.Moments):
+            h = bedl.Moments(self.share * h.loc + (1 - self.share) * h.loc.detach(), h.variance)
+        return self.b(torch.relu(h))
+
+
+@pytest.mark.parametrize(("share", "how"), [(0.0, "missing"), (0.5, "different")])
+def test_gradients_that_are_lost_are_found_by_a_backward(share, how):
+    net = nn.Sequential(nn.Linear(4, 4), Cut(share))
+    report = bedl.check(net, torch.randn(6, 4))
+    assert not report.ok
+    assert dict(report.gradients) == {"0": how, "1.a": how}
+    assert f"gradients of '0', '1.a' are {how}" in str(report)
+    assert not bedl.check(Cut(1.0), torch.randn(6, 4)).gradients
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.Conv2d(1, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.PReLU(), nn.Conv2d(8, 2, 1)),
+        nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)),
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1), nn.Softplus()),
+    ],
+    ids=["instance norm", "zeros", "transformer", "layer norm"],
+)
+def test_gradients_without_variances_are_the_plain_ones(net):
+    for layer in net.modules():
+        if getattr(layer, "bias", None) is not None:
+            nn.init.zeros_(layer.bias)
+    x = {"Conv2d": torch.zeros(1, 1, 8, 8), "Linear": torch.randn(3, 8)}.get(type(next(iter(net.children()))).__name__)
+    x = torch.randn(2, 5, 8) if x is None else x
+    if x.dim() == 4:
+        x[..., 3:5, :] = 1.0  # a picture with a black background
+    report = bedl.check(net, x)
+    assert report.compared
+    assert report.ok, str(report)
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+def test_the_report_ends_in_one_of_three_ways():
+    x = torch.randn(6, 4)
+    fine = bedl.check(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)), x)
+    assert fine.verdict == "fine"
+    assert fine.points == ("1.weight", "1.bias")
+    assert str(fine).endswith("every one has a rule: fine")
+    own = bedl.check(nn.Sequential(Own(), nn.Linear(4, 2)), x)
+    shared = nn.Linear(4, 4)
+    for otherwise, said in (
+        (own, "0.scale"),
+        (bedl.check(nn.Sequential(shared, nn.ReLU(), shared), x), "0 is called 2 times"),
+        (bedl.check(nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), nn.ReLU()), x),
+         "SpectralNorm of '0' is dropped"),
+    ):  # fmt: skip
+        assert otherwise.ok
+        assert otherwise.verdict == "fine, but trained otherwise"
+        assert said in str(otherwise)
+        assert str(otherwise).endswith("fine, but trained otherwise")
+    wrong = bedl.check(nn.Sequential(nn.Linear(4, 4), nn.Softsign()), x)
+    assert wrong.verdict == "wrong"
+    assert str(wrong).endswith("1 without a rule: wrong")
+
+
+def test_ratios_are_those_of_the_variances_as_they_are():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)]
+    net, x = bedl.bayesianize(nn.Sequential(*layers)), torch.rand(8, 1, 8, 8)
+    before = bedl.check(net, x)
+    assert before.at_start
+    net[0].weight_logvar.data.fill_(-2.0)  # now all of the spread is from the convolution, whose weights are shared
+    after = bedl.check(net, x)
+    assert not after.at_start
+    assert dict(after.ratios)["Sequential"] < 0.8 * dict(before.ratios)["Sequential"]
+    assert "variances: as they are now" in str(after)
+
+
+class Aliased(nn.Module):
+    """Changes a tensor under another name."""
+
+    def __init__(self, alias):
+        super().__init__()
+        self.a, self.o, self.alias = nn.Linear(4, 6), nn.Linear(6, 1), alias
+
+    def forward(self, x):
+        h = self.a(x)
+        self.alias(h).mul_(3)
+        h[:, 2:4] += 1.0
+        return self.o(h)
+
+
+ALIASES = [lambda h: h.contiguous(), lambda h: h.flatten(1), lambda h: h.cpu(), lambda h: +h, lambda h: h[:, 1:]]
+
+
+@pytest.mark.parametrize("alias", ALIASES, ids=["contiguous", "flatten", "cpu", "positive", "slice"])
+def test_in_place_under_another_name_is_the_same_in_check_in_training_and_in_pytorch(alias):
+    net, x = Aliased(alias), torch.randn(5, 4)
+    report = bedl.check(net, x)
+    assert report.ok, str(report)
+    found = bedl.bayesianize(net)(x)
+    torch.testing.assert_close(found.loc, net(x))
+    found.loc.sum().backward()

@@ -23,13 +23,16 @@ from bedl.nn.comparison import (
     error_of_sharing,
     names_by_weight,
     ratios_of_modules,
+    where_gradients_part,
     where_they_part,
 )  # fmt: skip
+from bedl.nn.derived import computed_by
 from bedl.rules import approximation
 
 __all__ = ["Operation", "Report", "SharedLayer", "check"]
 
 NOTABLE = 1.25  # from which ratio of standard deviations on `check` says so
+SHOWN = 20  # parameters that are named
 FEW_DRAWN = 2**22  # weights, of all points together, that are drawn in a moment
 
 
@@ -68,8 +71,12 @@ class Report:
     parting: str = ""  # the module that does something else with Moments than with tensors, if there is one
     shared: tuple[SharedLayer, ...] = ()  # layers that are called more than once in a pass
     returns: str = ""  # what the network returns, if no head can take it
+    gradients: tuple[tuple[str, str], ...] = ()  # modules, and whether their gradients are "missing" or "different"
     compared: bool = False  # whether the network ran on values, beside the plain one
     ratios: tuple[tuple[str, float], ...] = ()  # std of one pass over that of a handful of draws, behind each module
+    points: tuple[str, ...] = ()  # paths of the parameters of `kept`, which stay point values
+    dropped: tuple[tuple[str, str], ...] = ()  # (layer, what computed its weights, which are free means now)
+    at_start: bool = False  # whether log-variances are those that layers start from
 
     @property
     def unsupported(self) -> tuple[Operation, ...]:
@@ -77,7 +84,19 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.unsupported and not self.failure and not self.parting
+        return not self.unsupported and not self.failure and not self.parting and not self.gradients
+
+    @property
+    def verdict(self) -> str:
+        """ "fine"; "fine, but trained otherwise", if what is learned is not what the code says; or "wrong"."""
+        if not self.ok:
+            return "wrong"
+        own = [kind for _, kind in self.kept if not hasattr(nn, kind)]  # weights that no layer of torch's holds
+        otherwise = self.dropped or self.shared or own or self._is_off()
+        return "fine, but trained otherwise" if otherwise else "fine"
+
+    def _is_off(self) -> bool:
+        return bool(self.ratios) and abs(math.log(self.ratios[-1][1])) > math.log(NOTABLE)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -97,23 +116,32 @@ class Report:
         width = max((len(op.path) for op in self.operations), default=0)
         name = max((len(op.function) for op in self.operations), default=0)
         lines = [f"{op.path:<{width}}  {op.function:<{name}}  {op.answer}" for op in self.operations]
-        if self.kept:
-            lines.append(
-                "parameters that stay point values: " + ", ".join(f"{n or '(root)'} ({t})" for n, t in self.kept)
-            )
+        if self.points:
+            rest = f" and {len(self.points) - SHOWN} more" if len(self.points) > SHOWN else ""
+            lines.append("parameters that stay point values: " + ", ".join(self.points[:SHOWN]) + rest)
+        lines += [f"{what} of '{name}' is dropped: its weights are trained freely" for name, what in self.dropped]
         lines += [str(layer) for layer in self.shared]
-        if self.ratios and abs(math.log(self.ratios[-1][1])) > math.log(NOTABLE):
+        if self._is_off():
+            when = "those at the start; check the trained network again" if self.at_start else "as they are now"
             lines.append(
                 f"standard deviations come out {self.ratios[-1][1]:.2g} × as large as those of drawn weights, on this "
-                f"example and by a handful of draws; most of it arises in {self._where()}. "
+                f"example and by a handful of draws (variances: {when}); most of it arises in {self._where()}. "
                 "bedl.nn.correct_variances takes it off"
             )
         if self.parting:
             lines.append(
                 f"module '{self.parting}' does something else with Moments than with tensors: without variances, what "
                 "comes out of it is not what the plain network gives. Look there for isinstance(x, torch.Tensor) or "
-                "torch.is_tensor(x), which Moments are not, and let it ask for bedl.Moments too"
+                "torch.is_tensor(x), which Moments are not, and let it ask for bedl.Moments too; or for an in-place "
+                "operation on a tensor that is used under two names, and write it without the underscore"
             )
+        for how in ("missing", "different"):
+            if parted := [f"'{name}'" for name, this in self.gradients if this == how]:
+                lines.append(
+                    f"gradients of {', '.join(parted)} are {how}: without variances, they are not those of the plain "
+                    "network. Look behind the last of these modules for code that leaves Moments, such as "
+                    "torch.no_grad, .detach or a Moments made anew"
+                )
         if self.returns:
             lines.append(
                 f"the network returns a {self.returns}: say which of its outputs a head is to read, "
@@ -125,7 +153,7 @@ class Report:
             total += f"{without} of them without a rule; not checked to the end: it stopped {self.failure}"
         else:
             total += f"{without} without a rule" if without else "every one has a rule"
-        return "\n".join([*lines, total])
+        return "\n".join([*lines, f"{total}: {self.verdict}"])
 
 
 def _drawn_ratios(net: nn.Module, inputs: tuple, kwargs: dict) -> tuple[tuple[str, float], ...]:
@@ -148,9 +176,13 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     The network is walked through once without data or arithmetic (on torch's meta device; where it reads values, on
     the example), and goes on past operations without a rule, so that all of them are listed at once. If that goes
     well, a copy of it runs with all variances zero beside the plain network, in evaluation mode: where their values
-    part, the code does something else with Moments than with tensors (`parting`). Where layers are called more than
+    part, the code does something else with Moments than with tensors (`parting`); where gradients of a backward do, it
+    would be trained otherwise (`gradients`). Where layers are called more than
     once, which one pass takes for independent draws, weights are drawn to see what that comes to (`shared`). A handful
-    of draws of small networks shows how far standard deviations are off, and behind which modules (`ratios`).
+    of draws of small networks shows how far standard deviations are off, at the variances as they are, and behind which
+    modules (`ratios`): check a trained network again. The last line ends in one of three ways (`verdict`): fine; fine,
+    but trained otherwise, where parameters of no layer of torch's stay points (`points`), parametrisations are dropped
+    (`dropped`), layers are shared or standard deviations are off; wrong.
 
     Args:
         module: a network, with Gaussian layers already or as it would be after `bayesianize`.
@@ -166,7 +198,7 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
         0  torch.nn.functional.linear    exact
         1  torch.nn.functional.relu      exact
         2  torch.nn.functional.softsign  no rule: its result for random inputs is not defined here
-        3 operations, 1 without a rule
+        3 operations, 1 without a rule: wrong
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"check takes an nn.Module, not {type(module).__name__}")
@@ -177,12 +209,13 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of code that may part from the plain network: that is looked at below
             net = bayesianize(module)
-    report = _walk(net, inputs, kwargs, torch.device("meta"))
+    found = _look_at(module, net)
+    report = dataclasses.replace(_walk(net, inputs, kwargs, torch.device("meta")), **found)
     has_values = not any(p.is_meta for p in net.parameters())
     if has_values:
         inputs, kwargs = pytree.tree_map_only(Tensor, _with_values(net), (inputs, kwargs))
     if has_values and report.failure:  # networks read values (`.item()`) and make tensors without a device
-        report = _walk(net, inputs, kwargs, None)
+        report = dataclasses.replace(_walk(net, inputs, kwargs, None), **found)
     if report.unsupported or not has_values:
         return report
     parting = where_they_part(net, inputs, kwargs) or ""
@@ -190,7 +223,36 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     if shared and not report.failure:
         error = error_of_sharing(net, inputs, kwargs)
         shared = tuple(dataclasses.replace(layer, error=error) for layer in shared)
-    return dataclasses.replace(report, parting=parting, shared=shared, compared=True, ratios=ratios)
+    gradients = () if report.failure or parting else tuple(where_gradients_part(net, inputs, kwargs))
+    return dataclasses.replace(
+        report, parting=parting, gradients=gradients, shared=shared, compared=True, ratios=ratios
+    )
+
+
+def _look_at(module: nn.Module, net: nn.Module) -> dict[str, Any]:
+    """What is known of a network without a pass.
+
+    Args:
+        module: as it was given.
+        net: with Gaussian layers.
+    """
+    gaussian = {name: layer for name, layer in net.named_modules() if isinstance(layer, GaussianLayer)}
+    points = tuple(
+        f"{name}.{parameter}".lstrip(".")
+        for name, _ in kept_deterministic(net)
+        for parameter, value in net.get_submodule(name)._parameters.items()
+        if value is not None
+    )
+    dropped = tuple((name, what) for name in gaussian for what in computed_by(module.get_submodule(name)))
+    logvars = [
+        (layer._parameters.get(f"{weight}_logvar"), layer.init_logvar)
+        for layer in gaussian.values()
+        for weight in layer.gaussian_parameters
+    ]
+    at_start = all(
+        p is None or p.is_meta or bool(((p == start) | ((p - start).abs() < 0.01)).all()) for p, start in logvars
+    )
+    return {"points": points, "dropped": dropped, "at_start": at_start}
 
 
 def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | None) -> Report:
@@ -245,7 +307,7 @@ class _Listener:
         self.operations: dict[Operation, None] = {}
 
     def __call__(self, func: Callable, rule: Callable | None, args: tuple, kwargs: dict) -> Any:
-        path, why = module_path(), "its result for random inputs is not defined here"
+        path, why = module_path(), dispatch.why_missing(func) or "its result for random inputs is not defined here"
         dispatch._scope.listener = None  # a rule's own operations are its business
         try:
             if rule is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
 
 from bedl.errors import UnsupportedOperationError, function_name
 
@@ -36,7 +37,19 @@ def find_rule(func: Callable) -> Rule | None:
     overlay = _scope.overlay
     if func in overlay:
         return overlay[func]
-    return _RULES.get(func)
+    rule = _RULES.get(func)
+    return find_rule(_key(func)) if rule is None and is_custom(func) else rule
+
+
+def is_custom(func: Any) -> bool:
+    """Whether a function is `apply` of a `torch.autograd.Function`."""
+    owner = getattr(func, "__self__", None)
+    return isinstance(owner, type) and issubclass(owner, Function)
+
+
+def _key(func: Callable) -> Callable:
+    """What a rule is kept under: of `Sq.apply` the class, since bound methods of one class need not be equal."""
+    return func.__self__ if is_custom(func) else func  # type: ignore[attr-defined]
 
 
 def usual_rules(*functions: Callable) -> bool:
@@ -50,7 +63,7 @@ def dispatch(func: Callable, args: tuple, kwargs: dict) -> Any:
     if _scope.listener is not None:
         return _scope.listener(func, rule, args, kwargs)
     if rule is None:
-        raise refusal(func)
+        raise refusal(func, why_missing(func))
     return apply_rule(func, rule, args, kwargs)
 
 
@@ -76,6 +89,19 @@ def apply_rule(func: Callable, rule: Rule, args: tuple, kwargs: dict) -> Any:
     return args[0].assign_(result) if inplace else result
 
 
+def why_missing(func: Callable) -> str:
+    """Why a function without a rule is refused, if there is more to say than that it has none."""
+    if not is_custom(func):
+        return ""
+    name = function_name(func)
+    if name == "CheckpointFunction.apply":
+        return "PyTorch would run this part of the network without gradients; call checkpoint with use_reentrant=False"
+    return (
+        "PyTorch would run its forward unrecorded and skip its backward, so that gradients end here. If it acts on "
+        f"each entry by itself, bedl.register_rule({name}, bedl.rules.quadrature({name})) is enough"
+    )
+
+
 def refusal(func: Callable, why: str = "") -> UnsupportedOperationError:
     """The error for an operation that has no rule, naming where in the network it was called."""
     return UnsupportedOperationError(func, why)
@@ -86,7 +112,8 @@ def register_rule(func: Callable, rule: Rule | None = None) -> Any:
 
     The rule has the function's own signature, with Moments where the function takes tensors, and returns Moments. It
     answers for this one function: `torch.sinh` and `torch.Tensor.sinh` are two. See `bedl.use_rules` for a rule that
-    holds only inside a block, and `bedl.rules.quadrature` for one made from any elementwise function.
+    holds only inside a block, and `bedl.rules.quadrature` for one made from any elementwise function. The rule of a
+    custom `torch.autograd.Function` is registered for its `apply`: ``register_rule(Sq.apply, quadrature(Sq.apply))``.
 
     Example:
         >>> import bedl, torch
@@ -102,6 +129,7 @@ def register_rule(func: Callable, rule: Rule | None = None) -> Any:
         return lambda rule: register_rule(func, rule) or rule
     if not callable(func) or not callable(rule):
         raise TypeError("register_rule(func, rule): both must be callables")
+    func = _key(func)
     _RULES[func] = _checked(func, rule)
     _OWN.add(func)
     return None
@@ -131,7 +159,7 @@ def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
         ...     y = F.softsign(bedl.Moments(torch.zeros(1), 1.0))
     """
     before = _scope.overlay
-    _scope.overlay = {**before, **{func: _checked(func, rule) for func, rule in rules.items()}}
+    _scope.overlay = {**before, **{_key(func): _checked(func, rule) for func, rule in rules.items()}}
     try:
         yield
     finally:

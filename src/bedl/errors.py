@@ -77,9 +77,13 @@ class UnsupportedOperationError(BEDLError, TypeError):
 
 
 def function_name(func: Callable) -> str:
-    """How users write a torch function: `torch.nn.functional.relu`, `torch.Tensor.add`."""
+    """How users write a torch function: `torch.nn.functional.relu`, `torch.Tensor.add`, `MyFunction.apply`."""
+    from torch.autograd import Function
     from torch.overrides import resolve_name
 
+    owner = func if isinstance(func, type) else getattr(func, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, Function):
+        return f"{owner.__name__}.apply"
     name = resolve_name(func) or f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
     return name.replace("torch.functional.", "torch.").lstrip(".")
 

@@ -20,6 +20,8 @@ from bedl.dispatch import dispatch, refusal
 
 __all__ = ["Moments", "as_moments", "variance_dtype"]
 
+View = Callable[[Tensor], Tensor]
+
 
 def variance_dtype(dtype: torch.dtype) -> torch.dtype:
     """The precision in which a variance is kept: never below float32.
@@ -55,7 +57,7 @@ class Moments:
 
     loc: Tensor
     variance: Tensor
-    family = cast(Any, None)  # of a view: references to it, to what it is a view of, and to other views; no field
+    family = cast(Any, None)  # of a view, or of what has views: the `_Family` that they are; no field
 
     if TYPE_CHECKING:  # the tensor methods that are attached below
 
@@ -189,49 +191,40 @@ class Moments:
     def assign_(self, other: Moments) -> Moments:
         """Take over another pair's values: what an in-place operation does here.
 
-        The pair is rebound, not overwritten, so autograd keeps what it saved; a view taken *before* does not see the
-        change. A view is overwritten, so that what it is a view of does see it, unless autograd needs the old values.
+        Tensors are replaced, not overwritten, so autograd keeps what it saved. As in PyTorch, views of this pair, and
+        what it is a view of, change with it.
         """
         if other is self:
             return self
         if other.shape != self.shape:
             raise ValueError(f"in-place result of shape {tuple(other.shape)} does not fit {tuple(self.shape)}")
-        if not torch.compiler.is_compiling() and self.loc._is_view():
-            return self._write(other)
-        self.loc, self.variance = other.loc, other.variance
-        return self
-
-    def _write(self, other: Moments) -> Moments:
-        """Take over values where this pair may be a view of another one, or that of it."""
-        relatives = [pair for ref in self.family or () if (pair := ref()) is not None and pair is not self]
-        known = self.family is not None
-        if known and not relatives:  # what it was a view of is gone: nobody can tell
+        if self.family is None or torch.compiler.is_compiling():
             self.loc, self.variance = other.loc, other.variance
-            return self
-        recorded = torch.is_grad_enabled() and (self.requires_grad or other.requires_grad)
-        repeated = 0 in self.loc.stride() or 0 in self.variance.stride()
-        if recorded or repeated or not known or not all(self._shares_memory(pair) for pair in relatives):
-            raise refusal(
-                torch.Tensor.copy_,
-                "in-place operations on a view (a slice, a reshape) would overwrite what autograd keeps, or not reach "
-                "what it is a view of; write it without the underscore or inplace=True",
-            )
-        self.loc.copy_(other.loc)
-        self.variance.copy_(other.variance)
+        else:
+            self.family.write(self, other)
         return self
 
-    def _shares_memory(self, other: Moments) -> bool:
-        pairs = ((self.loc, other.loc), (self.variance, other.variance))
-        return all(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a, b in pairs)
+    def moved(self, loc: Tensor, variance: Tensor, view: View, by_layout: bool = False) -> Moments:
+        """A pair made by moving entries of this one: a view of it where PyTorch would make one.
 
-    def moved(self, loc: Tensor, variance: Tensor) -> Moments:
-        """A pair made by moving entries of this one, which may be a view of it."""
+        Args:
+            loc, variance: of the new pair: `view` of those of this one. shapes: (*shape)
+            view: what was done to both.
+            by_layout: whether PyTorch looks at how values lie in memory to choose between a view and a copy.
+        """
+        if torch.compiler.is_compiling():
+            return Moments(loc, variance)
+        known = not by_layout or (self.loc if self.family is None else self.family.loc).is_contiguous()
+        if known and loc is self.loc:
+            return self
         pair = Moments(loc, variance)
-        if not torch.compiler.is_compiling() and loc._is_view():
+        if not known or _share_memory(loc, self.loc):
             if self.family is None:
-                self.family = [weakref.ref(self)]
-            pair.family = self.family
-            pair.family.append(weakref.ref(pair))
+                self.family = _Family(self)
+            if known:
+                self.family.add(pair, self, view)
+            else:  # rules may have laid out their results otherwise than PyTorch
+                pair.family = _Family(pair, perhaps=self.family)
         return pair
 
     def __getstate__(self) -> dict[str, Any]:
@@ -243,6 +236,82 @@ class Moments:
         least = torch.finfo(self.variance.dtype).tiny  # the root of 0 has an infinite slope
         std = torch.where(self.variance > 0, self.variance.clamp_min(least).sqrt(), 0.0)
         return (self.loc + std * noise).to(self.dtype)
+
+
+class _Family:
+    """Pairs that PyTorch would keep in the same memory: the first one, and views of it.
+
+    Args:
+        first: what the others are views of.
+        perhaps: a family that may be in the same memory; nobody knows.
+    """
+
+    def __init__(self, first: Moments, perhaps: _Family | None = None):
+        self.loc, self.variance = first.loc, first.variance
+        self.members: list[tuple[weakref.ref[Moments], View | None]] = [(weakref.ref(first), None)]
+        self.doubtful: list[weakref.ref[_Family]] = []
+        if perhaps is not None:
+            self.doubtful = [weakref.ref(perhaps), *perhaps.doubtful]
+            for reference in self.doubtful:
+                if (other := reference()) is not None:
+                    other.doubtful.append(weakref.ref(self))
+
+    def living(self) -> list[tuple[Moments, View | None]]:
+        return [(pair, view) for reference, view in self.members if (pair := reference()) is not None]
+
+    def add(self, pair: Moments, of: Moments, view: View) -> None:
+        """`pair` is a view of a member."""
+        before = next(known for member, known in self.living() if member is of)
+        self.members.append((weakref.ref(pair), view if before is None else lambda x: view(before(x))))
+        pair.family = self
+
+    def write(self, pair: Moments, new: Moments) -> None:
+        """A member takes over values, and all others see it."""
+        if any(other.living() for reference in self.doubtful if (other := reference()) is not None):
+            raise refusal(
+                torch.Tensor.copy_,
+                "whether this in-place operation changes another tensor, too, depends on whether reshape, flatten or "
+                "contiguous made a view or a copy, which is not known here; write it without the underscore or "
+                "inplace=True",
+            )
+        living = self.living()
+        if len(living) == 1:
+            pair.loc, pair.variance, pair.family = new.loc, new.variance, None
+            return
+        view = next(known for member, known in living if member is pair)
+        if view is None:
+            self.loc, self.variance = new.loc, new.variance
+        else:
+            self.loc, self.variance = (
+                _with_part(whole, view, part)
+                for whole, part in ((self.loc, new.loc), (self.variance, new.variance))
+            )  # fmt: skip
+        for member, known in living:
+            member.loc, member.variance = (x if known is None else known(x) for x in (self.loc, self.variance))
+
+
+def _with_part(whole: Tensor, view: View, part: Tensor) -> Tensor:
+    """A copy of a tensor, with other values in a view of it. shapes: (*shape), (*of the view) -> (*shape)"""
+    for layout in (torch.preserve_format, torch.contiguous_format):  # variances may lie otherwise than means
+        copied = whole.clone(memory_format=layout)
+        try:
+            place = view(copied)
+        except RuntimeError:  # no view of this layout
+            continue
+        if _share_memory(place, copied):
+            place.copy_(part)
+            return copied
+    raise refusal(
+        torch.Tensor.copy_,
+        "what this in-place operation works on is a view of values that cannot be laid out for it; write it without "
+        "the underscore or inplace=True",
+    )
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    if torch._C._functorch.is_functorch_wrapped_tensor(a):  # has no storage of its own
+        return a is b or a._is_view()
+    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 def as_moments(value: Tensor | Moments, like: Moments | None = None) -> Moments:

@@ -245,6 +245,7 @@ def test_check(network):
     document = json.loads(result.stdout)
     assert result.exit_code == 1
     assert not document["ok"]
+    assert document["verdict"] == "wrong"
     assert [o["supported"] for o in document["operations"]] == [True, False]
 
 

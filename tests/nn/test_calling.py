@@ -93,6 +93,7 @@ def test_variances_are_corrected_for_several_inputs():
     torch.testing.assert_close(outputs_of(nets[0], X).variance, outputs_of(nets[1], X).variance)
 
 
+@pytest.mark.filterwarnings("ignore:.* is dropped")
 def test_weights_that_are_computed_are_converted_without_gradients_too():
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
     with torch.no_grad():

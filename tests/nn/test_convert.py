@@ -188,6 +188,17 @@ NORMS = [
 
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
 @pytest.mark.parametrize("derive", NORMS)
+def test_dropping_what_computes_weights_is_said(derive):
+    net = nn.Sequential(derive(nn.Linear(3, 4)), nn.ReLU(), derive(nn.Linear(4, 4)), nn.Linear(4, 1))
+    kind = derive.__name__.replace("_", "")
+    with pytest.warns(UserWarning, match=rf"(?i){kind} of '0', '2' is dropped.*exclude"):
+        bedl.bayesianize(net)
+    x, kept = torch.randn(2, 3), bedl.bayesianize(net.eval(), exclude=["0", "2"])  # no warning
+    torch.testing.assert_close(kept(x).loc, net(x))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated", "ignore:.* is dropped")
+@pytest.mark.parametrize("derive", NORMS)
 @pytest.mark.parametrize("training", [True, False])
 def test_computed_weights_become_means(derive, training):
     net = nn.Sequential(derive(nn.Conv2d(3, 4, 3)), nn.Flatten(), derive(nn.Linear(16, 2))).train(training)
@@ -203,7 +214,7 @@ def test_computed_weights_become_means(derive, training):
     assert not torch.equal(bedl.bayesianize(net, include=nn.Linear)(x).variance, torch.zeros(5, 2))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated", "ignore:.* is dropped")
 @pytest.mark.parametrize("derive", NORMS[:-1])
 def test_computed_weights_of_a_plain_model_are_loaded_as_means(derive):
     def plain(seed):
@@ -221,6 +232,7 @@ def test_computed_weights_of_a_plain_model_are_loaded_as_means(derive):
     assert torch.equal(bayesian[3].weight_logvar, logvar)
 
 
+@pytest.mark.filterwarnings("ignore:.* is dropped")
 def test_what_computes_a_weight_in_ways_unknown_is_said():
     net = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)))
     with pytest.raises(

@@ -1,11 +1,13 @@
-"""Other people's machinery around Moments: einops, transformers, torch.compile, torch.jit.trace, torch's encoder."""
+"""Other people's machinery around Moments: einops, transformers, torch.compile, torch.jit.trace, torch's encoder,
+custom autograd functions."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import bedl
-from bedl import Moments
+from bedl import Moments, dispatch
 
 
 def test_einops():
@@ -111,3 +113,110 @@ def test_transformer_encoder_with_a_padding_mask(nested, grad, embedded):
     torch.testing.assert_close(certain.loc[~padding], plain[~padding], rtol=1e-4, atol=1e-5)
     assert isinstance(y, Moments)
     torch.testing.assert_close(y.variance[~padding], same.variance[~padding])
+
+
+class SquaredReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(min=0) ** 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * grad * x.clamp(min=0)
+
+
+class Reversed(torch.autograd.Function):
+    """Gradient reversal. No operation meets its argument, so that Moments would go through with their gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
+
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 0 + x.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Custom(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(4, 8), nn.Linear(8, 1), function
+
+    def forward(self, x):
+        return self.b(self.function.apply(self.a(x)))
+
+
+@pytest.mark.parametrize("function", [SquaredReLU, Reversed, StraightThrough])
+@pytest.mark.parametrize("grad", [True, False])
+def test_custom_functions_are_refused_with_a_remedy(function, grad):
+    """Their backward would be skipped, without a word."""
+    net, name = Custom(function), f"{function.__name__}.apply"
+    with (
+        pytest.raises(bedl.UnsupportedOperationError, match=f"register_rule.{name}") as caught,
+        torch.set_grad_enabled(grad),
+    ):
+        bedl.bayesianize(net)(torch.randn(3, 4))
+    assert caught.value.name == name
+    report = bedl.check(net, torch.randn(3, 4))
+    assert [op.function for op in report.unsupported] == [name]
+    assert f"register_rule({name}" in str(report)
+
+
+def test_a_custom_function_is_differentiated_by_the_rule_that_is_registered():
+    rules = {
+        SquaredReLU.apply: bedl.rules.quadrature(SquaredReLU.apply, kinks=[0.0]),
+        Reversed.apply: lambda x: Moments(Reversed.apply(x.loc), Reversed.apply(x.variance)),
+    }
+    x = torch.randn(3, 4)
+    with bedl.use_rules(rules):
+        for function, sign in ((SquaredReLU, 1.0), (Reversed, -1.0)):
+            net = bedl.bayesianize(Custom(function))
+            assert bedl.check(net, x).ok
+            net(x).loc.sum().backward()
+            plain = bedl.deterministic(net)
+            known = Moments(plain.a(x), net.a(x).variance)  # E of the square of the positive part, as PyTorch has it
+            loc = F.relu(known.loc) ** 2 if sign > 0 else known.loc
+            expected = torch.autograd.grad((loc @ plain.b.weight.T).sum(), plain.a.weight)[0]
+            torch.testing.assert_close(net.a.weight_mean.grad, sign * expected, atol=2e-3, rtol=2e-3)
+    net = bedl.bayesianize(Custom(SquaredReLU))
+    with pytest.raises(bedl.UnsupportedOperationError):
+        net(x)
+
+
+def test_a_rule_registered_for_a_custom_function_lasts(monkeypatch):
+    monkeypatch.setattr(dispatch, "_RULES", dict(dispatch._RULES))
+    monkeypatch.setattr(dispatch, "_OWN", set(dispatch._OWN))
+    bedl.register_rule(SquaredReLU.apply, bedl.rules.quadrature(SquaredReLU.apply))
+    x = Moments(torch.tensor([5.0, -5.0]), 0.25)
+    found = SquaredReLU.apply(x)
+    torch.testing.assert_close(found.loc, torch.tensor([25.25, 0.0]))
+    plain = torch.tensor([2.0, -1.0], requires_grad=True)
+    SquaredReLU.apply(plain).sum().backward()
+    assert torch.equal(plain.grad, torch.tensor([4.0, 0.0]))
+
+
+def test_reentrant_checkpoints_are_refused():
+    """They run a part of the network without gradients, and would find no tensor to hang its backward on."""
+    from torch.utils.checkpoint import checkpoint
+
+    layer = bedl.GaussianLinear(4, 4)
+    h = layer(torch.randn(2, 4))
+    with pytest.raises(bedl.UnsupportedOperationError, match="use_reentrant=False"):
+        checkpoint(layer, h, use_reentrant=True)
+    direct = layer(h)
+    again = checkpoint(layer, h, use_reentrant=False)
+    assert torch.equal(again.variance, direct.variance)
+    grads = [torch.autograd.grad(y.loc.sum(), layer.weight_mean, retain_graph=True)[0] for y in (direct, again)]
+    torch.testing.assert_close(*grads)

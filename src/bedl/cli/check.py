@@ -56,7 +56,15 @@ def check(
         rows = [{"path": o.path, "function": o.function, "answer": o.answer, "supported": o.supported}
                 for o in found.operations]  # fmt: skip
         kept = [{"name": name, "type": kind} for name, kind in found.kept]
-        print_json({"ok": found.ok, "operations": rows, "kept_deterministic": kept, "failure": found.failure})
+        print_json(
+            {
+                "ok": found.ok,
+                "verdict": found.verdict,
+                "operations": rows,
+                "kept_deterministic": kept,
+                "failure": found.failure,
+            }
+        )
     else:
         typer.echo(str(found))
     if not found.ok:

@@ -2,7 +2,7 @@
 
 Code that asks `isinstance(x, torch.Tensor)` takes its other branch when x is Moments, without a word. Moments cannot
 say that they are tensors: PyTorch's own C code asks the same question, and would then read memory that is not there. So
-the two networks are run, and everything that enters or leaves one of their modules is compared.
+the two networks are run, and everything that enters or leaves one of their modules is compared; then their gradients.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from bedl.nn.layers import GaussianLayer
 from bedl.nn.modes import drawing
 
 __all__ = [
-    "calls_of_layers", "error_of_sharing", "names_by_weight", "ratios_of_modules", "where_they_part",
-    "without_variances",
+    "calls_of_layers", "error_of_sharing", "names_by_weight", "ratios_of_modules", "where_gradients_part",
+    "where_they_part", "without_variances",
 ]  # fmt: skip
 
 Event = tuple[str, str, list[Tensor]]  # "enter" or "leave", the module's name, what it was given or gave
+DIFFERENT, NEGLIGIBLE = 0.03, 1e-4  # relative differences of gradients that count, and sizes that do not
+KINK = 1e-3  # how far values are moved to be at no kink
 DRAWS = 50  # of all weights, to see what sharing a layer comes to
 
 
@@ -136,6 +138,68 @@ def _agree(one: list[Tensor], other: list[Tensor]) -> bool:
         elif not torch.equal(a, b):
             return False
     return True
+
+
+# -- gradients -----------------------------------------------------------------------------------
+def where_gradients_part(net: nn.Module, inputs: tuple, kwargs: dict) -> list[tuple[str, str]]:
+    """Modules whose parameters have other gradients than in the plain network, though all variances are zero.
+
+    One backward of each, in evaluation mode, on copies, of the same random weighted sum of the outputs. Where either
+    cannot be run, or works in half precision, nothing is compared.
+
+    Args:
+        net: the network with Gaussian layers.
+        inputs, kwargs: what it is called with: tensors or Moments, with values.
+
+    Returns:
+        dotted paths (the class name for the network itself), each with "missing" or "different".
+    """
+    inputs, kwargs = pytree.tree_map_only(Moments, lambda x: x.loc, (inputs, kwargs), is_leaf=_is_moments)
+    with torch.no_grad(), seeded(_device(net), 0):
+        net, (inputs, kwargs) = _off_kinks(net), pytree.tree_map_only(Tensor, _jittered, (inputs, kwargs))
+    try:
+        plain = _gradients(deterministic(net), inputs, kwargs)
+        gaussian = _gradients(without_variances(net), inputs, kwargs)
+    except Exception:  # a network that is written for Moments alone, or that has no backward in evaluation mode
+        return []
+    norms = {name: float(gradient.norm()) for name, gradient in plain.items()}
+    least = NEGLIGIBLE * max(norms.values(), default=0.0)  # less is rounding, as of the bias of keys before a softmax
+    parted: dict[str, str] = {}
+    for name, gradient in plain.items():
+        other = gaussian[name] if name in gaussian else gaussian[f"{name}_mean"]
+        if norms[name] > least and not float((gradient - other).norm()) <= DIFFERENT * norms[name]:
+            module = name.rpartition(".")[0] or type(net).__name__
+            parted[module] = "different" if bool(other.any()) or parted.get(module) == "different" else "missing"
+    return list(parted.items())
+
+
+def _off_kinks(net: nn.Module) -> nn.Module:
+    """A copy whose biases are moved a little: at exactly 0, a ReLU has no derivative, and two right answers differ."""
+    net = copy.deepcopy(net)
+    for p in net.parameters():
+        if p.dim() <= 1 and p.is_floating_point() and torch.isfinite(p).all():
+            p.add_(KINK * torch.randn_like(p))
+    return net
+
+
+def _jittered(x: Tensor) -> Tensor:
+    return x + KINK * torch.randn_like(x) if x.is_floating_point() else x
+
+
+def _gradients(net: nn.Module, inputs: tuple, kwargs: dict) -> dict[str, Tensor]:
+    """Of a weighted sum of all outputs, by the parameters' names; zero where none arrives."""
+    net.eval()
+    precise = (torch.float32, torch.float64)
+    parameters = {name: p for name, p in net.named_parameters() if p.requires_grad and p.dtype in precise}
+    with torch.enable_grad(), seeded(_device(net), 0):
+        found = net(*copy.deepcopy(inputs), **copy.deepcopy(kwargs))
+        leaves = (x.loc if isinstance(x, Moments) else x for x in pytree.tree_leaves(found, is_leaf=_is_moments))
+        outputs = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.randn(x.shape, generator=generator).to(x) for x in outputs]
+        gradients = torch.autograd.grad(outputs, list(parameters.values()), weights, allow_unused=True)
+    pairs = zip(parameters.items(), gradients, strict=True)
+    return {name: torch.zeros_like(p) if g is None else g.detach().double() for (name, p), g in pairs}
 
 
 # -- what approximations come to -------------------------------------------------------------------

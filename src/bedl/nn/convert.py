@@ -17,7 +17,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bedl.errors import BEDLError
 from bedl.nn import layers
-from bedl.nn.derived import copied, make_weights_plain, type_of
+from bedl.nn.derived import computed_by, copied, make_weights_plain, type_of
 from bedl.nn.guests import meet_guests
 from bedl.nn.questions import answer_questions
 from bedl.nn.twins import GAUSSIAN_TWINS, twin_of
@@ -43,7 +43,7 @@ def bayesianize(
     `bedl.check(module, example_input)` finds out: it runs both networks, with all variances zero, and names the module
     where they part.
     Weights that are computed (weight norm, spectral norm, parametrisations) become means as they are now, free of
-    what computed them.
+    what computed them, with a warning; `exclude` keeps a layer as it is.
 
     Args:
         module: the network; it is not changed.
@@ -80,11 +80,14 @@ def bayesianize(
     left_out = _selector(exclude, default=False)
     result = copied(module)
     shared: dict[tuple[int, str], nn.Parameter] = {}
+    freed: dict[str, list[str]] = {}  # layers by what has computed their weights
     originals: list[nn.Parameter] = []  # kept alive, so that ids stay theirs
     for name, layer in list(result.named_modules()):
         twin = twin_of(type_of(layer))
         if twin is None or not chosen(name, layer) or left_out(name, layer):
             continue
+        for what in computed_by(layer):
+            freed.setdefault(what, []).append(name)
         make_weights_plain(layer)
         _refuse_derived_weights(name, layer, twin)
         before = {weight: layer._parameters[weight] for weight in twin.weight_names(layer)}
@@ -105,6 +108,12 @@ def bayesianize(
         known = ", ".join(kind.__name__ for kind in GAUSSIAN_TWINS if kind is not NonDynamicallyQuantizableLinear)
         raise BEDLError(f"bayesianize: {type(module).__name__} has no layer to convert; known are: {known}")
     answer_questions(result)
+    for what, names in freed.items():
+        warnings.warn(
+            f"bayesianize: {what} of {', '.join(map(repr, names))} is dropped: the weights that it computed are the "
+            "means now, and training moves them freely. To keep it, leave these layers out with exclude=…",
+            stacklevel=2,
+        )
     return result
 
 

@@ -14,7 +14,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from bedl.errors import BEDLError
 
-__all__ = ["compute_stored_weights", "copied", "make_weights_plain", "type_of"]
+__all__ = ["compute_stored_weights", "computed_by", "copied", "make_weights_plain", "type_of"]
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -28,6 +28,17 @@ def copied(module: Net) -> Net:
     """A deep copy, also of modules that keep a computed weight, which torch refuses to copy."""
     values = [v for m in module.modules() for v in vars(m).values() if isinstance(v, Tensor) and not v.is_leaf]
     return copy.deepcopy(module, {id(value): value.detach().clone() for value in values})
+
+
+def computed_by(layer: nn.Module) -> list[str]:
+    """What computes weights of a layer, by the names of its classes: "SpectralNorm", "WeightNorm", "Orthogonal"…"""
+    parts: list[Any] = [
+        hook for hook in layer._forward_pre_hooks.values() if isinstance(hook, (WeightNorm, SpectralNorm))
+    ]
+    if parametrize.is_parametrized(layer):
+        parametrizations: Any = layer.parametrizations
+        parts += [part for name in parametrizations for part in parametrizations[name]]
+    return list(dict.fromkeys(type(part).__name__.lstrip("_") for part in parts))
 
 
 def make_weights_plain(layer: nn.Module) -> None:

@@ -22,6 +22,7 @@ from bedl.rules import (
     convolution,
     dropout,
     elu,
+    functions,
     indexing,
     making,
     normalisation,
@@ -210,3 +211,4 @@ def _install() -> None:
 
 
 _install()
+functions.dispatch_custom_functions()

@@ -96,9 +96,14 @@ def _fourth(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return m2 * m2 + 6 * m2v + 3 * v * v, 16 * m3s * m3s + 168 * m2v * m2v + v * v * (384 * m2v + 96 * v * v)
 
 
+def _copied(x: Moments) -> Moments:
+    """The same values, which a later in-place operation on one of the two changes for itself."""
+    return Moments(x.loc, x.variance)
+
+
 def small_power(input: Moments, exponent: int) -> Moments:
     """Of exponents from 1 to 4; `positive.power` has the others."""
-    return input if exponent == 1 else {2: square, 3: _cube, 4: _fourth}[exponent](input)
+    return _copied(input) if exponent == 1 else {2: square, 3: _cube, 4: _fourth}[exponent](input)
 
 
 _LEGENDRE = gauss.legendre(12)
@@ -183,7 +188,7 @@ def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     V = v_b·(1 − 2Φ(α)) + V₊ with α = (m_a − m_b)/√(v_a + v_b) ≤ 0.
     """
     if input is other and isinstance(input, Moments):
-        return input
+        return _copied(input)
     a, b = _pair(input, other)
     swap = a.loc > b.loc
     m_low, v_low = torch.where(swap, b.loc, a.loc), torch.where(swap, b.variance, a.variance)
@@ -197,7 +202,7 @@ def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
 
 def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     if input is other and isinstance(input, Moments):
-        return input
+        return _copied(input)
     a, b = _pair(input, other)
     return _negative(maximum(_negative(a), _negative(b)))
 

@@ -114,16 +114,31 @@ def masked_fill(input: Moments, mask: Tensor, value: float | Tensor) -> Moments:
 def lerp(input: Operand, end: Operand, weight: float | Tensor) -> Moments:
     if isinstance(weight, Moments):
         raise refusal(torch.lerp, "the weight is random")
+    if input is end and isinstance(input, Moments):
+        return Moments(input.loc, input.variance)
     loc = torch.lerp(_loc(input), _loc(end), weight)
     return Moments(loc, _variance(input, 1 - weight) + _variance(end, weight))
 
 
 def addcmul(input: Operand, tensor1: Operand, tensor2: Operand, *, value: float = 1) -> Moments:
-    """input + value·tensor1·tensor2"""
-    loc = torch.addcmul(_loc(input), _loc(tensor1), _loc(tensor2), value=value)
-    if isinstance(tensor1, Moments) or isinstance(tensor2, Moments):
-        return Moments(loc, _variance(input) + _variance(mul(tensor1, tensor2), value))
-    return Moments(loc, _variance(input))
+    """input + value·tensor1·tensor2, also where some of the three are the same random values."""
+    factors = (tensor1, tensor2)
+    if isinstance(input, Moments) and any(factor is input for factor in factors):
+        return _with_own_product(input, *factors, value)
+    if not (isinstance(tensor1, Moments) or isinstance(tensor2, Moments)):
+        return Moments(torch.addcmul(_loc(input), *factors, value=value), _variance(input))  # type: ignore[arg-type]
+    product = mul(*factors)
+    return Moments(_loc(input) + value * product.loc, _variance(input) + _variance(product, value))
+
+
+def _with_own_product(x: Moments, a: Operand, b: Operand, value: float) -> Moments:
+    """x + value·a·b, where x is one of the factors, or both. shapes: (*shape)"""
+    other = b if a is x else a
+    if other is not x:  # x·(1 + value·other)
+        return mul(x, add(mul(other, value), 1.0) if isinstance(other, Moments) else 1.0 + value * other)
+    m, v = x.loc.to(x.variance.dtype), x.variance  # Var x² = 2v² + 4m²v, Cov(x, x²) = 2mv
+    loc = m + value * (m * m + v)
+    return Moments(loc.to(x.dtype), v * (1 + 2 * value * m).square() + 2 * (value * v).square())
 
 
 def cumsum(input: Moments, dim: int, **kwargs: Any) -> Moments:

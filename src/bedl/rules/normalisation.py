@@ -160,6 +160,9 @@ def instance_norm(input: Moments, running_mean: Parameter = None, running_var: P
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None:
         raise refusal(F.instance_norm, "track_running_stats=True is not defined while training")
-    plain = F.instance_norm(input.loc, weight=weight, bias=bias, eps=eps)
+    if math.prod(input.shape[2:]) == 1:
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {tuple(input.shape)}")
+    # not F.instance_norm: of one image, if the gradient's channels are innermost in memory, its own gradient is wrong
+    plain = F.group_norm(input.loc, input.shape[1], weight, bias, eps)
     scale, shift = (None if p is None else _along_channels(p, input) for p in (weight, bias))
     return _over_last(input, input.dim() - 2, plain, scale, shift, eps, centred=True)

@@ -18,28 +18,35 @@ from bedl.dispatch import refusal
 from bedl.moments import Moments, as_moments, variance_dtype
 from bedl.rules._marks import approximate
 
+# PyTorch makes views of these where the memory allows it, else copies.
+_BY_LAYOUT = {"contiguous", "reshape", "flatten", "ravel", "reshape_as"}
+
 
 def moves(func: Callable) -> Callable[..., Any]:
     """The rule of a function that only moves or copies entries: the same for mean and variance."""
+    name = getattr(func, "__name__", "moves")
 
     def rule(input: Moments, *args: Any, **kwargs: Any) -> Any:
-        loc, variance = func(input.loc, *args, **kwargs), func(input.variance, *args, **kwargs)
-        if isinstance(loc, Tensor):
-            return input.moved(loc, variance)
-        return type(loc)(input.moved(a, b) for a, b in zip(loc, variance, strict=True))
+        def move(x: Tensor) -> Any:
+            return func(x, *args, **kwargs)
 
-    rule.__name__ = getattr(func, "__name__", "moves")
+        loc, variance = move(input.loc), move(input.variance)
+        if isinstance(loc, Tensor):
+            return input.moved(loc, variance, move, name in _BY_LAYOUT)
+        parts = enumerate(zip(loc, variance, strict=True))
+        return type(loc)(input.moved(a, b, lambda x, i=i: move(x)[i]) for i, (a, b) in parts)  # type: ignore[misc]
+
+    rule.__name__ = name
     return rule
 
 
 def moves_like(func: Callable) -> Callable[..., Any]:
     """The rule of a function that takes its shape from a second tensor (`view_as`, `expand_as`)."""
+    move = moves(func)
 
     def rule(input: Moments | Tensor, other: Moments | Tensor) -> Any:
         shape = other.loc if isinstance(other, Moments) else other
-        if not isinstance(input, Moments):
-            return func(input, shape)
-        return Moments(func(input.loc, shape), func(input.variance, shape))
+        return move(input, shape) if isinstance(input, Moments) else func(input, shape)
 
     rule.__name__ = getattr(func, "__name__", "moves_like")
     return rule
@@ -48,11 +55,11 @@ def moves_like(func: Callable) -> Callable[..., Any]:
 def getitem(input: Moments | Tensor, index: Any) -> Moments:
     if not isinstance(input, Moments) or isinstance(index, Moments):
         raise refusal(torch.Tensor.__getitem__, "the index is random")
-    return input.moved(input.loc[index], input.variance[index])
+    return input.moved(input.loc[index], input.variance[index], lambda x: x[index])
 
 
 def setitem(input: Moments | Tensor, index: Any, value: Any) -> None:
-    """x[index] = value; the pair is rebound (`Moments.assign_`)."""
+    """x[index] = value, by `Moments.assign_`."""
     if not isinstance(input, Moments) or isinstance(index, Moments):
         raise refusal(torch.Tensor.__setitem__, "a plain tensor cannot hold Moments, nor can an index be random")
     loc, variance = input.loc.clone(), input.variance.clone()
@@ -112,7 +119,7 @@ def type_as(input: Moments | Tensor, other: Moments | Tensor) -> Any:
 
 
 def detach(input: Moments) -> Moments:
-    return Moments(input.loc.detach(), input.variance.detach())
+    return input.moved(input.loc.detach(), input.variance.detach(), torch.Tensor.detach)
 
 
 def _reduced_dims(input: Moments, dim: Any) -> tuple[int, ...]:

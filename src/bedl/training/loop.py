@@ -219,13 +219,25 @@ def _train(
     fabric: Any, method: Method, points: Points, validation: Points | None, settings: Settings, caller: int
 ) -> tuple[tuple[Any, ...], bytes]:
     """What every process does. Returns the outcome and, in a process started for it, the weights, for the caller."""
-    with _own_randomness(fabric, settings.seed):
+    with _own_randomness(fabric, settings.seed), _finalized(fabric.loggers):
         run = Run(fabric, method, points, validation, settings)
         run()
     weights = b""
     if os.getpid() != caller:  # as bytes: tensors would die with this process
         weights = safetensors.torch.save({name: t.detach().cpu().clone() for name, t in method.state_dict().items()})
     return (run.rows, run.step, run.stopped_early, run.checkpoint), weights
+
+
+@contextmanager
+def _finalized(loggers: Iterable[Any]) -> Iterator[None]:
+    """At the end of the block loggers write what they still keep; nobody else tells them that it is over."""
+    status = "failed"
+    try:
+        yield
+        status = "success"
+    finally:
+        for logger in loggers:
+            logger.finalize(status)
 
 
 @contextmanager

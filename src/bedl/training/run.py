@@ -18,7 +18,7 @@ from bedl.training.checkpoint import Checkpoints, Pace, resume_from
 from bedl.training.compiling import Compile, should_compile, variance_precision
 from bedl.training.correcting import Correct, correct_after, forget_correction
 from bedl.training.data import Fetched, Place, Points, cast
-from bedl.training.dead import warn_if_dead
+from bedl.training.dead import warn_if_dead, warn_of_missing_gradients
 from bedl.training.early_stopping import EarlyStopping
 from bedl.training.history import Callback, Row
 from bedl.training.nonfinite import NonFiniteLossError, find_origin
@@ -220,6 +220,8 @@ class Run:
         before = capture_torch(self.fabric.device)
         self.optimizer.zero_grad()
         loss = self.gradient(micros, n_points)
+        if self.seen is None and self.fabric.world_size == 1:  # over processes, parameters may be spread
+            warn_of_missing_gradients(self.method)
         norm = self._clip()
         total = float(loss)
         scaled = getattr(self.fabric.strategy.precision, "scaler", None) is not None  # float16 skips overflows itself
