@@ -161,7 +161,7 @@ class TabularModel:
             ood: a table of foreign rows, that the model should be unsure of.
             coverage, unseen, extra, on_foreign_values, encoding, root, watcher: as for `predict`.
             need_target: whether it is an error if no row has a target.
-            examples: whether to keep what the most uncertain rows look like.
+            examples: whether to keep what the most uncertain and the most surprising rows look like.
         """
         watcher = watcher or Watcher()
         table = open_table(data, root, encoding)

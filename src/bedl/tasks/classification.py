@@ -113,6 +113,8 @@ class ClassificationResults(Results):
         """−log of the probability that the label had, in nats. shape: (n,)"""
         if self.labels is None:
             return None
+        if self.log_density is not None:  # of probabilities that round to 0, one can be smaller than another
+            return np.where(self.labelled, -np.asarray(self.log_density, float), -np.inf)
         table, some = self.probabilities, self.labelled
         chosen = table[np.arange(len(table)), np.where(some, self.labels, 0)].astype(float)
         return np.where(some, -np.log(np.maximum(chosen, np.finfo(float).tiny)), -np.inf)
