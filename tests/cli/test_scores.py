@@ -78,7 +78,11 @@ def test_rows_without_a_target_are_predicted_and_not_scored(flowers, tmp_path):
     (tmp_path / "all.csv").write_text(FLOWERS)
     (tmp_path / "some.csv").write_text(FLOWERS + "1,1,\n0,0,\n")
     assert scores(flowers, tmp_path / "some.csv")["nll"] == pytest.approx(scores(flowers, tmp_path / "all.csv")["nll"])
-    assert "2 rows have no target" in run("evaluate", flowers, tmp_path / "some.csv", ok=True).stderr
+    said = run("evaluate", flowers, tmp_path / "some.csv", ok=True)
+    assert "2 rows have no target" in said.stderr
+    assert "120 rows" in said.stdout
+    document = json.loads(run("evaluate", flowers, tmp_path / "some.csv", "--json", ok=True).stdout)
+    assert (document["rows"], document["rows_without_target"]) == (120, 2)
 
 
 def test_scores_for_people(houses, shelf, monkeypatch):

@@ -236,3 +236,13 @@ def test_surprising_rows_are_found_among_all_rows_whatever_their_batch(monkeypat
     assert set(results.examples.index.tolist()) == set(expected) | set(uncertain)
     chosen = {int(row): value for row, value in zip(results.examples.index, results.examples.columns["x"], strict=True)}
     assert all(value == shown["x"][row] for row, value in chosen.items())
+
+
+def test_few_rows_have_no_scores_and_that_is_said():
+    frame = houses_frame()[:10]
+    with pytest.warns(UserWarning, match=r"no row was held out of 10, so there are no scores"):
+        model = tabular.fit(frame, target="price", **QUICK)
+    assert model.scores == {}
+    assert any("there are no scores" in note for note in model.card.notes)
+    quiet = tabular.fit(frame, target="price", holdout=0.0, **QUICK)  # was asked for
+    assert not any("there are no scores" in note for note in quiet.card.notes)
