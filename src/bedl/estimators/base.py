@@ -182,9 +182,14 @@ class BEDLEstimator(Building):
         if self.method_.training:
             self.method_.eval()  # once, not for every prediction
         few = len(inputs) <= FEW and self._is_table()
+        outputs = self.n_targets_ * (
+            len(self._members()) + self.method_.held_folds
+        )  # a linear one in each fold as well
         # to prepare weights pays off from the second chunk on
         with frozen(self.method_) if inputs.X.size > CHUNK else nullcontext(), few_threads(0 if few else math.inf):
-            parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
+            parts = [
+                self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks(outputs)
+            ]
         found = values_of(parts) if len(parts) > 1 else parts[0]
         found.names = self._output_names()
         return found

@@ -107,7 +107,7 @@ def record_of(
 
 def scores_of_encoded(model: TabularModel, x: np.ndarray, y: np.ndarray, coverage: float = 0.9) -> dict[str, float]:
     """The scores of rows that are encoded already. x shape: (n, features), y shape: (n, *targets)"""
-    step = batch_rows(x.shape[1])
+    step = batch_rows(max(x.shape[1], len(model.encoder.names)))
     starts = range(0, len(x), step)
     parts = []
     for i in starts:
@@ -160,7 +160,7 @@ def _batches(encoder: TableEncoder, table: Table, options: RowOptions) -> Iterat
     check_kept(options.keep, table.columns)
     encoder.check_columns([name for name in table.columns if _is_read(name, encoder, options)], options.extra)
     first_row = 0
-    for batch in table.batches(batch_rows(encoder.n_features)):
+    for batch in table.batches(batch_rows(max(encoder.n_features, len(encoder.names)))):
         yield batch, first_row
         first_row += len(batch)
 
