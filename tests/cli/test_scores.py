@@ -105,6 +105,15 @@ def test_a_page_with_examples_and_escaped_text(houses, tmp_path):
     assert "&lt;script&gt;alert(1)" in page
 
 
+def test_the_rows_of_the_fit_are_called_so(houses, shelf, tmp_path):
+    said = "The model learned from these rows"
+    assert said in run("evaluate", houses, shelf / "houses.csv", ok=True).stderr
+    run("report", houses, shelf / "houses.csv", "--out", tmp_path / "page.html", ok=True)
+    assert said in (tmp_path / "page.html").read_text()
+    (tmp_path / "new.csv").write_text(HOUSES)
+    assert said not in run("evaluate", houses, tmp_path / "new.csv", ok=True).stderr
+
+
 def test_a_page_without_targets(flowers, tmp_path):
     (tmp_path / "t.csv").write_text("length,width\n0.1,0.2\n2,0\n")
     said = run("report", flowers, tmp_path / "t.csv", "--out", tmp_path / "p.html", "--json", ok=True)

@@ -257,8 +257,9 @@ def _text_classes(column: ColumnSurvey, labels: LabelCounts, kind: tasks.Task, t
         )
     if task == "auto" and (unit := _measured(labels)) is not None:
         raise DataError(
-            f"the target {name} holds numbers with {shown(unit)} behind them, as in {shown(next(iter(labels.counts)))}, "
-            "which are not read as quantities. Write them as plain numbers, all in one unit; if these are classes, "
+            f"the target {name} holds numbers with {shown(unit)} behind them, such as "
+            f"{shown(next(iter(labels.counts)))}, which are not read as quantities. Write them as plain numbers, all "
+            "in one unit; if these are classes, "
             f"say so ({option('task', 'classification')})"
         )
     if len(classes) > MAX_CLASSES or not labels.exact:

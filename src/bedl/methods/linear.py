@@ -134,13 +134,14 @@ class LinearClasses(nn.Module):
 
 
 def _averages(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log E softmax(f), its variances and E entropy, some rows at a time. shapes: (n, C), (n, C) -> (n, C), (n, C), (n,)"""
-    rows = len(m) if torch.compiler.is_compiling() else max(1, NUMBERS // m.shape[-1])
-    parts = []
-    for means, variances in zip(m.split(rows), v.split(rows), strict=True):
-        log_p = log_mean_softmax(means, variances)
-        parts.append((log_p, *softmax_spread(means, variances, log_p)))
-    if len(parts) == 1:
-        return parts[0]
-    log_p, spread, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
-    return log_p, spread, entropy
+    """log E softmax(f), its variances and E entropy, some rows at a time.
+
+    shapes: (n, C), (n, C) -> (n, C), (n, C), (n,)
+    """
+    rows = max(1, NUMBERS // m.shape[-1])
+    if not torch.compiler.is_compiling() and len(m) > rows:
+        parts = [_averages(*some) for some in zip(m.split(rows), v.split(rows), strict=True)]
+        log_p, spread, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+        return log_p, spread, entropy
+    log_p = log_mean_softmax(m, v)
+    return (log_p, *softmax_spread(m, v, log_p))

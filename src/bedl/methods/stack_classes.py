@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bedl.heads import Dirichlet
-from bedl.heads.dirichlet import vacuity
+from bedl.heads import Dirichlet, dirichlet
 from bedl.methods.base import Method
 from bedl.methods.nearness import Nearness
 from bedl.methods.stack_base import Stack
@@ -81,6 +80,10 @@ class ClassStack(Stack):
     def shares(self) -> list[float]:
         return self.weights.sum(1)[: self.n_groups].tolist()
 
+    def summary(self) -> str:
+        rest = self.weights[-1].sum().item()
+        return super().summary() + (f", frequencies of the classes {rest:.0%}" if round(rest, 2) else "")
+
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
@@ -128,7 +131,7 @@ class ClassStack(Stack):
             return head(f)
         log_p = head.log_probabilities(f)
         spread = head.spread(f, log_p) if "spread" in names else None
-        return SimpleNamespace(log_probabilities=log_p, vacuity=vacuity(as_moments(f).loc), spread=spread)
+        return SimpleNamespace(log_probabilities=log_p, vacuity=dirichlet.vacuity(as_moments(f).loc), spread=spread)
 
     @property
     def n_outputs(self) -> int:

@@ -148,7 +148,7 @@ class Classification(Task):
         "brier": Meaning("Brier score", "squared error of the probabilities, 0 to 2; lower is better"),
         "aurc": Meaning("AURC", "area under the risk-coverage curve by entropy; lower is better"),
         "mean_entropy": Meaning("Mean entropy", "of the predicted probabilities, in nats"),
-        "ecdf_auc": Meaning("ECDF-AUC in-domain", "log C − mean entropy in nats; high is sure"),
+        "ecdf_auc": Meaning("ECDF-AUC", "log C − mean entropy in nats; high is sure"),
         **DETECTION,
         "ood_ecdf_auc": Meaning("ECDF-AUC out-of-domain", "log C − mean entropy in nats; low is unsure"),
     })  # fmt: skip
