@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bedl import BEDLClassifier
+from bedl.estimators import train
 from bedl.methods import stack_base, stack_classes
 
 FIT = """
@@ -71,3 +72,51 @@ def test_of_many_held_out_rows_some_have_a_vote(monkeypatch: pytest.MonkeyPatch)
     some = BEDLClassifier(epochs=20, random_state=0, device="cpu").fit(X, y)
     assert torch.allclose(some.method_.weights.sum(), torch.ones((), dtype=some.method_.weights.dtype))
     assert some.score(X, y) > 0.85
+
+
+def test_networks_that_do_not_fit_side_by_side_are_trained_in_groups(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y, options = (X[:, 0] > 0).astype(int), {"method": "bedl", "ensemble": 5, "epochs": 3, "batch_size": 32}
+    sizes: list[int] = []
+    real = train.fit_replicas
+
+    def counted(methods, *rest, **more):
+        sizes.append(len(methods))
+        return real(methods, *rest, **more)
+
+    monkeypatch.setattr(train, "fit_replicas", counted)
+    whole = BEDLClassifier(**options, random_state=0, device="cpu").fit(X, y)
+    each = train.memory_of(whole.method_.members[0].float(), 32, (3,))
+    whole.method_.double()
+    monkeypatch.setattr(train, "ROOM", 2 * each)
+    parts = BEDLClassifier(**options, random_state=0, device="cpu", checkpoint=tmp_path).fit(X, y)
+    assert sizes == [5, 2, 2, 1]
+    assert sorted({row["member"] for row in parts.history_}) == [0, 1, 2, 3, 4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["from-0", "from-2", "from-4"]
+    np.testing.assert_allclose(parts.predict_proba(X), whole.predict_proba(X), atol=1e-4)  # nothing is drawn
+
+
+def test_the_estimate_of_memory_is_no_less_than_what_is_taken() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WIDE)], capture_output=True, text=True, check=True, timeout=600
+    )
+    estimated, taken = map(float, found.stdout.split())
+    assert 0.3 * estimated < taken < estimated
+
+
+WIDE = """
+    import resource, sys
+    import numpy as np
+    from bedl import BEDLRegressor
+    from bedl.estimators import train
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 20))
+    BEDLRegressor(method="bedl", hidden_layers=(8,), epochs=1, ensemble=2, device="cpu", random_state=0).fit(X, X[:, 0])
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    options = {"method": "bedl", "hidden_layers": (1500, 1500), "epochs": 1, "batch_size": 128, "device": "cpu"}
+    model = BEDLRegressor(**options, ensemble=5, random_state=0).fit(X, X[:, 0])
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before
+    print(5 * train.memory_of(model.method_.members[0], 128, (20,)), taken)
+"""
