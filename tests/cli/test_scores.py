@@ -78,7 +78,11 @@ def test_rows_without_a_target_are_predicted_and_not_scored(flowers, tmp_path):
     (tmp_path / "all.csv").write_text(FLOWERS)
     (tmp_path / "some.csv").write_text(FLOWERS + "1,1,\n0,0,\n")
     assert scores(flowers, tmp_path / "some.csv")["nll"] == pytest.approx(scores(flowers, tmp_path / "all.csv")["nll"])
-    assert "2 rows have no target" in run("evaluate", flowers, tmp_path / "some.csv", ok=True).stderr
+    said = run("evaluate", flowers, tmp_path / "some.csv", ok=True)
+    assert "2 rows have no target" in said.stderr
+    assert "120 rows" in said.stdout
+    document = json.loads(run("evaluate", flowers, tmp_path / "some.csv", "--json", ok=True).stdout)
+    assert (document["rows"], document["rows_without_target"]) == (120, 2)
 
 
 def test_scores_for_people(houses, shelf, monkeypatch):
@@ -99,6 +103,15 @@ def test_a_page_with_examples_and_escaped_text(houses, tmp_path):
     assert "colour" in page
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
+
+
+def test_the_rows_of_the_fit_are_called_so(houses, shelf, tmp_path):
+    said = "The model learned from these rows"
+    assert said in run("evaluate", houses, shelf / "houses.csv", ok=True).stderr
+    run("report", houses, shelf / "houses.csv", "--out", tmp_path / "page.html", ok=True)
+    assert said in (tmp_path / "page.html").read_text()
+    (tmp_path / "new.csv").write_text(HOUSES)
+    assert said not in run("evaluate", houses, tmp_path / "new.csv", ok=True).stderr
 
 
 def test_a_page_without_targets(flowers, tmp_path):

@@ -17,7 +17,9 @@ ROWS = 40
 
 def table(folder: Path, **columns: list) -> Path:
     names = list(columns)
-    lines = [";".join(names)] + [";".join(str(columns[name][i]) for name in names) for i in range(ROWS)]
+    lines = [";".join(names)] + [
+        ";".join(str(columns[name][i]) for name in names) for i in range(len(columns[names[0]]))
+    ]
     (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "t.csv"
 
@@ -92,12 +94,33 @@ def test_words_stay_words():
         assert parsing.styles_of(pa.array(texts)) == set(), texts
 
 
-@pytest.mark.parametrize("task", ["auto", "classification"])
-@pytest.mark.parametrize("label", [lambda i: f"name {i}", lambda i: f"#{i - i % 8 // 7}"])
-def test_nearly_as_many_classes_as_rows_stop_and_ask(tmp_path, task, label):
+@pytest.mark.parametrize("label", [lambda i: f"name {i}", lambda i: f"#{i - i % 8 // 3}"])
+def test_nearly_as_many_classes_as_rows_stop_and_ask(tmp_path, label):
     path = table(tmp_path, x=X, y=[label(i) for i in range(ROWS)])
-    with pytest.raises(DataError, match=r"nearly one for each row.*--task regression.*identifier"):
-        TableEncoder.fit(open_table(path), "y", task)
+    with pytest.raises(DataError, match=r"many with a single row.*--task regression.*identifier.*--task classific"):
+        TableEncoder.fit(open_table(path), "y")
+    assert TableEncoder.fit(open_table(path), "y", "classification").task == "classification"
+
+
+@pytest.mark.parametrize(
+    ("label", "unit"),
+    [
+        (lambda i: f"{i % 300 + 0.5}k", "'k'"), (lambda i: f"${i % 150}.5m" if i % 9 else "3k", "'m'"),
+        (lambda i: f"{100 + i % 90} sq ft", "'sq ft'"),
+    ],
+)  # fmt: skip
+def test_numbers_with_a_suffix_stop_and_ask(tmp_path, label, unit):
+    y = [label(i) for i in range(400)]
+    path = table(tmp_path, x=range(400), y=y)
+    with pytest.raises(DataError, match=rf"numbers with {unit} behind them.*plain numbers.*--task classification"):
+        TableEncoder.fit(open_table(path), "y")
+    assert len(TableEncoder.fit(open_table(path), "y", "classification").classes) == len(set(y))
+
+
+def test_sizes_of_a_few_names_are_classes(tmp_path):
+    for labels in (["250 ml", "500 ml", "1 l"], [f"{n}th" for n in range(4, 12)]):
+        path = table(tmp_path, x=range(400), y=[labels[i % len(labels)] for i in range(400)])
+        assert TableEncoder.fit(open_table(path), "y").task == "classification"
 
 
 def test_whole_numbers_that_name_rows_are_left_out(tmp_path):

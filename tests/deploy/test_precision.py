@@ -1,14 +1,16 @@
 """Weights in fewer bits: smaller files, a known loss, variances that survive."""
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 from bedl import BEDL, GaussianLinear, Normal
-from bedl.deploy import OnnxModel, export
+from bedl.deploy import ExportReport, OnnxModel, export
 from bedl.deploy import onnx as onnx_room
 from bedl.deploy.exportable import ExportOptions, prepare
 from bedl.deploy.precision import eight_bits, store_weights
@@ -72,3 +74,36 @@ def test_values_outside_the_range_of_half_precision_stay_in_float32():
         assert store_weights(model, "float16") == 1
     kept = {i.name for i in model.graph.initializer}
     assert kept == {"variances", "large", "weights.half", "few"}
+
+
+def test_a_precision_that_changes_answers_is_warned_of(tmp_path, monkeypatch, method_and_graph):
+    method, graph = method_and_graph
+    monkeypatch.setattr(onnx_room, "to_onnx", lambda prepared: copy.deepcopy(graph))
+
+    def rough(proto, precision):  # as two bits would
+        for entry in proto.graph.initializer:
+            values = numpy_helper.to_array(entry)
+            if values.dtype == np.float32 and values.ndim == 2:
+                entry.CopyFrom(numpy_helper.from_array(np.round(values * 2) / 2, entry.name))
+
+    monkeypatch.setattr(onnx_room, "store_weights", rough)
+    with pytest.warns(UserWarning, match=r"with weights in int8 means move by up to .* export in float16 or float32"):
+        report = export(method, tmp_path / "m.onnx", example=inputs(), precision="int8")
+    assert report.loss["mean_in_stds"] > 0.2
+    assert (tmp_path / "m.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ({"mean_in_stds": 0.46, "std_ratio_min": 0.99, "std_ratio_max": 1.01}, "up to 0.46 predicted standard"),
+        ({"mean_in_stds": 0.01, "std_ratio_min": 0.7, "std_ratio_max": 1.01}, "0.7 to 1 times"),
+        ({"mean_in_stds": 0.01, "std_ratio_min": 0.99, "std_ratio_max": 1.01}, ""),
+        ({"probability": 0.01, "entropy": 0.5, "labels_changed": 0.001}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_is_noticed_of_a_lower_precision(loss, words):
+    caution = ExportReport(Path("m.onnx"), "regression", "int8", 1, 1, 0.3, 0.1, loss=loss).caution
+    assert words in caution
+    assert bool(words) == bool(caution)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -143,3 +145,16 @@ def test_mapies_sets_cover() -> None:
     _, sets = conformal.predict_set(X[400:])
     covered = sets[np.arange(200), np.searchsorted(model.classes_, y[400:]), 0].mean()
     assert 0.82 < covered < 0.98
+
+
+def test_numbers_that_look_like_quantities_are_warned_of():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    model = BEDLClassifier(method="bedl", epochs=1, random_state=0, device="cpu")
+    with pytest.warns(UserWarning, match=r"100 distinct numbers in 300 rows.*use BEDLRegressor"):
+        model.fit(X, 1000 * (np.arange(300) % 100))
+    with pytest.warns(UserWarning, match="greater than 50%"):  # scikit-learn's own words
+        model.fit(X, np.arange(300) // 1.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, np.char.add("c", (np.arange(300) % 100).astype(str)))  # names are no quantities

@@ -23,6 +23,7 @@ def cannot_hold(estimator: Any) -> dict[str, str]:
     """
     return {
         "check_sample_weight_equivalence_on_dense_data": "copies and folds are drawn for each row",
+        "check_sample_weight_equivalence_on_sparse_data": "copies and folds are drawn for each row",
         "check_fit_score_takes_y": "after fit, a stack refuses partial_fit",
     }
 

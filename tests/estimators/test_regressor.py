@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import scipy.stats
 import torch
 from sklearn.base import clone
@@ -276,3 +277,33 @@ def test_weights_that_look_like_shares_are_spoken_of():
     X = np.linspace(-1, 1, 60)[:, None]
     with pytest.warns(UserWarning, match=r"adds up to 1 for 60 rows.*divide relative weights by their mean"):
         BEDLRegressor(method="bedl", epochs=1).fit(X, X[:, 0], sample_weight=np.full(60, 1 / 60))
+
+
+def test_parameters_that_are_none_are_named():
+    with pytest.raises(TypeError, match=r"^BEDLRegressor has no parameter 'hidden'; did you mean 'hidden_layers'\?$"):
+        BEDLRegressor(hidden=-3)
+    with pytest.raises(TypeError, match=r"^BEDLRegressor: too many positional arguments$"):
+        BEDLRegressor((5,), "relu", 3)
+
+
+def test_partial_fit_after_fit_says_what_helps():
+    x, y = table(80)[:2]
+    model = BEDLRegressor(epochs=1, random_state=0, device="cpu").fit(x, y)
+    with pytest.raises(ValueError, match=r"fit chose method 'stack'.*on a fresh estimator") as error:
+        model.partial_fit(x, y)
+    assert "auto" not in str(error.value)
+    clone(model).partial_fit(x, y).partial_fit(x, y)  # what it says does help
+    with pytest.raises(ValueError, match=r"choose a method that learns by steps, such as method='bedl'"):
+        BEDLRegressor(method="stack", epochs=1).partial_fit(x, y)
+    BEDLRegressor(method="bedl", epochs=1).partial_fit(x, y)
+
+
+@pytest.mark.parametrize("form", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_a_sparse_table_is_the_same_as_a_dense_one(form, monkeypatch):
+    x, y = table(80)[:2]
+    x = np.where(np.abs(x) > 0.5, x, 0.0)
+    one, other = (BEDLRegressor(**QUICK).fit(part, y) for part in (x, form(x)))
+    np.testing.assert_allclose(other.predict(form(x)), one.predict(x), rtol=1e-6)
+    monkeypatch.setattr("bedl.estimators.frames.MOST", 100)
+    with pytest.raises(ValueError, match=r"zeros written out.*TruncatedSVD"):
+        other.predict(form(x))

@@ -144,3 +144,11 @@ def test_rows_that_are_held_out_choose_the_prior() -> None:
     y = torch.as_tensor(np.random.default_rng(1).integers(0, 2, 100))
     found = bayesian_logistic(x, y, 2, torch.arange(100) % 5, 5)
     assert float(found.coefficients[..., :-1].abs().max()) < 0.2
+
+
+def test_the_weights_that_are_told_add_up() -> None:
+    model = BEDLClassifier(**QUICK).fit(*line(200)[:2])
+    stack = model.method_
+    stack.weights.zero_()
+    stack.weights[:, 0] = torch.tensor([0.08, 0.08, 0.38, 0.46]).to(stack.weights)
+    assert model.chosen_.endswith("networks 8% + 8%, linear 38%, frequencies of the classes 46%")

@@ -271,3 +271,16 @@ def test_members_of_a_mixture_may_weigh_differently():
     draws = p.sample(40_000, torch.Generator().manual_seed(0))
     assert ((draws.mean(0) - p.mean).abs() < 4.5 * p.std / 200).all()
     assert torch.allclose(draws.var(0), p.variance, rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_cdf_stays_within_0_and_1(dtype):
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(200, 1, 30, generator=generator, dtype=torch.float32)
+    log_weights = (weights / weights.sum(-1, keepdim=True)).log().to(dtype)  # their sum is 1 but for rounding
+    one = torch.ones(200, 1, 30, dtype=dtype)
+    p = NormalMixturePredictive(0 * one, one, 0 * one, 0 * one, log_weights)
+    far = torch.full((200, 1), 1e3, dtype=dtype)
+    assert p.cdf(far).max() <= 1
+    assert p.cdf(-far).min() >= 0
+    assert torch.allclose(p.cdf(far), torch.ones((), dtype=dtype))

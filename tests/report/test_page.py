@@ -16,6 +16,7 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 
 from bedl import tasks
 from bedl.report import ClassificationResults, Examples, ResultsError, render, score
+from bedl.report.pages.regression import _fan
 from tests.report.data import SCRIPT, classification, nasty_classification, nasty_regression, regression
 
 PAGES = {
@@ -391,3 +392,37 @@ def test_how_it_was_learned_is_shown_and_not_trusted() -> None:
     assert "<i>" not in page
     assert "How it was learned" not in render(regression())
     assert "How it was learned" not in render(dataclasses.replace(regression(), training={"loss": [float("nan")]}))
+
+
+def test_the_band_of_errors_is_that_of_the_intervals_and_no_normal_one():
+    n = 400
+    std = np.linspace(0.5, 2.0, n)
+    mean = np.zeros(n)
+    results = regression(
+        n, mean=mean, std=std, aleatoric_std=std, epistemic_std=0 * std, lower=mean - 0.5 * std, upper=mean + 3 * std,
+        data_std=None, distributional_std=None, model_std=None, ood=None, y=mean, examples=Examples(),
+    )  # fmt: skip
+    at, low, high = _fan(results, np.arange(n))
+    np.testing.assert_allclose(low, -0.5 * at, atol=0.03)
+    np.testing.assert_allclose(high, 3 * at, atol=0.12)
+    assert (at[0], at[-1]) == (0.5, 2.0)
+
+
+def test_numbers_that_were_text_are_shown_with_few_digits():
+    html = render(regression(3, ood=None, examples=Examples({
+        "size": ["0.12573022109339841", "-7.5e-3", "12"], "key": ["1.2.3456789", "x0.123456", "00123456789012345"],
+    })))  # fmt: skip
+    assert "<bdi>0.1257</bdi>" in html
+    assert "0.12573" not in html
+    for kept in ("-7.5e-3", "12", "1.2.3456789", "x0.123456", "00123456789012345"):
+        assert f"<bdi>{kept}</bdi>" in html
+
+
+def test_nothing_is_said_of_domains_where_there_is_one():
+    assert "ECDF-AUC in-domain" not in render(classification(ood=False))
+
+
+def test_many_classes_leave_no_half_of_a_line_empty():
+    many, few = (render(classification(400, count, ood=False)) for count in (99, 4))
+    assert '<section class="card wide"><h2>Class by class' in many
+    assert '<section class="card"><h2>Class by class' in few

@@ -213,3 +213,36 @@ def test_the_page_scores_a_linear_model_beside_as_scikit_learn_has_it():
     plain = tabular.fit(train, "y", method="bedl", epochs=1, holdout=0).results(test, examples=True)
     assert plain.linear == {}
     assert "linear model" not in render(plain).lower()
+
+
+def test_surprising_rows_are_found_among_all_rows_whatever_their_batch(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    noise = np.where(x > 0, 0.5, 0.05)  # uncertain rows are those with x > 0
+    frame = pandas.DataFrame({"x": x, "y": x + noise * rng.normal(size=400)})
+    model = tabular.fit(frame[:200], target="y", epochs=40, device="cpu", holdout=0.0)
+    shown = frame[200:].reset_index(drop=True)
+    calm = np.flatnonzero(shown["x"] < -0.3)
+    planted = calm[[1, len(calm) // 2, -1]]
+    shown.loc[planted, "y"] += 9.0
+    monkeypatch.setattr("bedl.tabular.rows.batch_rows", lambda n_features: 70)
+    results = model.results(shown, examples=True)
+    predicted = model.predict(shown)
+    off = ((shown["y"] - predicted["prediction"]).abs() / predicted["std"]).to_numpy()
+    expected = np.argsort(-off)[:20]
+    assert set(planted) == set(expected[:3])
+    uncertain = np.argsort(-predicted["std"].to_numpy())[:20]
+    assert not set(planted) & set(uncertain)
+    assert set(results.examples.index.tolist()) == set(expected) | set(uncertain)
+    chosen = {int(row): value for row, value in zip(results.examples.index, results.examples.columns["x"], strict=True)}
+    assert all(value == shown["x"][row] for row, value in chosen.items())
+
+
+def test_few_rows_have_no_scores_and_that_is_said():
+    frame = houses_frame()[:10]
+    with pytest.warns(UserWarning, match=r"no row was held out of 10, so there are no scores"):
+        model = tabular.fit(frame, target="price", **QUICK)
+    assert model.scores == {}
+    assert any("there are no scores" in note for note in model.card.notes)
+    quiet = tabular.fit(frame, target="price", holdout=0.0, **QUICK)  # was asked for
+    assert not any("there are no scores" in note for note in quiet.card.notes)

@@ -44,10 +44,10 @@ def evaluate(
         data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
         encoding=encoding, root=root, watcher=Bars(),
     )  # fmt: skip
-    scores = score(whole)
+    scores, rows = score(whole), int(whole.labelled.sum())
     if as_json:
         about = {"model": opened.name, "data": data, "ood": ood, "task": opened.task, "target": opened.encoder.target}
-        print_json({**about, "rows": len(whole), "scores": scores})
+        print_json({**about, "rows": rows, "rows_without_target": len(whole) - rows, "scores": scores})
         return
-    print_scores(scores, f"{opened.name} on {data}, {len(whole)} rows" + (f", against {ood}" if ood else ""))
+    print_scores(scores, f"{opened.name} on {data}, {rows} rows" + (f", against {ood}" if ood else ""))
     say_notes(whole.notes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import NoneType
@@ -22,7 +24,10 @@ __all__ = ["MAX_CLASSES", "Target", "decide_target"]
 
 MAX_CLASSES = 1000
 _FEW = 20  # a whole-number target with at most so many values …
-_MOST_CLASSES = 0.8  # of the rows; with more, hardly one has a second row
+_MOST_CLASSES = 0.5  # of the rows; with more, many have no second row (scikit-learn warns there, too)
+_MEASURED = r"^\W{0,3}(?!0\d)\d[\d.,]*\s?(\D{1,12})$"  # a number with a unit or a suffix: 305.0k, 836 sq ft
+_MOST_UNITS = 5  # that a column of quantities has: k and m, say
+_QUANTITIES = 0.9  # share of the labels that begin with a number
 _REPEATS = 10  # … each seen so often on average is taken for classes
 
 
@@ -161,7 +166,8 @@ def decide_target(
         return _number(first, kind), notes + _written(first)
     counts = labels.get(first.name)
     target, more = _numeric_classes(first, kind) if counts is None else _text_classes(first, counts, kind, task)
-    _check_repeated(listed([first.name]), len(target.names), first.present)
+    if task == "auto":
+        _check_repeated(listed([first.name]), len(target.names), first.present)
     notes += _written(first)
     if task == "auto" and first.kind == "number":
         notes.append(
@@ -249,10 +255,28 @@ def _text_classes(column: ColumnSurvey, labels: LabelCounts, kind: tasks.Task, t
             f"the target {name} mixes numbers with text, first in row {row}: {shown(value)}. Correct such rows or "
             f"leave the value empty; if these are classes, say so ({option('task', 'classification')})"
         )
+    if task == "auto" and (unit := _measured(labels)) is not None:
+        raise DataError(
+            f"the target {name} holds numbers with {shown(unit)} behind them, such as "
+            f"{shown(next(iter(labels.counts)))}, which are not read as quantities. Write them as plain numbers, all "
+            "in one unit; if these are classes, "
+            f"say so ({option('task', 'classification')})"
+        )
     if len(classes) > MAX_CLASSES or not labels.exact:
         raise _too_many(name)
     _check_several(name, classes)
     return Target(column.name, kind.name, classes), _single_rows(name, [c for c in classes if labels.counts[c] == 1])
+
+
+def _measured(labels: LabelCounts) -> str | None:
+    """The most frequent unit behind numbers, where labels are too many to be the names of a few sizes; else None."""
+    if len(labels.counts) <= min(_FEW, labels.total / _REPEATS):
+        return None
+    found = [match[1].strip() for label in labels.counts if (match := re.match(_MEASURED, label)) is not None]
+    units = Counter(found).most_common()
+    if len(found) < _QUANTITIES * len(labels.counts) or not 1 <= len(units) <= _MOST_UNITS:
+        return None
+    return units[0][0]
 
 
 def _too_many(name: str) -> DataError:
@@ -270,10 +294,10 @@ def _check_several(name: str, classes: list[str]) -> None:
 def _check_repeated(name: str, classes: int, rows: int) -> None:
     if classes > _MOST_CLASSES * rows:
         raise DataError(
-            f"the target {name} has {classes} classes in {rows} rows, nearly one for each row: nothing can be learned "
+            f"the target {name} has {classes} classes in {rows} rows, many with a single row: nothing can be learned "
             f"of a class that is seen once. If it is a quantity, choose regression ({option('task', 'regression')}) "
             f"and say how its numbers are written ({option('decimal', ',')}); if it is an identifier, choose another "
-            "target; else merge rare classes"
+            f"target; else merge rare classes, or insist ({option('task', 'classification')})"
         )
 
 

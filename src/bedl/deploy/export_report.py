@@ -12,6 +12,9 @@ from bedl.tasks import Quantities
 __all__ = ["ExportReport", "absolute_differences"]
 
 
+MOVED, WIDENED, CHANGED, UNLIKE = 0.2, 0.1, 0.01, 0.05  # beyond which a lower precision is warned of
+
+
 @dataclass(frozen=True)
 class ExportReport:
     """What was written. ``print(report)`` says it in a few lines.
@@ -45,6 +48,24 @@ class ExportReport:
     absolute: dict[str, float] = field(default_factory=dict)
     scaled: dict[str, float] = field(default_factory=dict)
     loss: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def caution(self) -> str:
+        """What a lower precision changes so much that a user would notice, as a sentence; "" where nothing."""
+        moved, changed = self.loss.get("mean_in_stds", 0.0), self.loss.get("labels_changed", 0.0)
+        low, high = self.loss.get("std_ratio_min", 1.0), self.loss.get("std_ratio_max", 1.0)
+        said = [f"means move by up to {moved:.2g} predicted standard deviations"] if moved > MOVED else []
+        if low < 1 - WIDENED or high > 1 + WIDENED:
+            said.append(f"standard deviations are {low:.2g} to {high:.2g} times what they were")
+        if changed > CHANGED:
+            said.append(f"{changed:.1%} of the answers change")
+        probability = self.loss.get("probability", 0.0)
+        if probability > UNLIKE:
+            said.append(f"probabilities change by up to {probability:.2g}")
+        if not said:
+            return ""
+        better = "float16 or float32" if self.precision == "int8" else "float32"
+        return f"with weights in {self.precision} {' and '.join(said)}; if that is too much, export in {better}"
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.task}, {self.precision}, {self.nodes} operations, {self.size / 1e6:.2f} MB"]

@@ -96,7 +96,7 @@ def export(
             found = compare(task, truth, outputs, strict=precision == "float32")
             if precision != "float32":
                 found["loss"] = task.cost(truth, outputs)
-    return ExportReport(
+    report = ExportReport(
         path=path,
         task=task.name,
         precision=precision,
@@ -106,6 +106,9 @@ def export(
         seconds=time.perf_counter() - started,
         **found,
     )
+    if report.caution:
+        warnings.warn(report.caution, stacklevel=2)
+    return report
 
 
 def to_onnx(prepared: Prepared) -> Any:

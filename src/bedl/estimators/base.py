@@ -13,11 +13,12 @@ import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bedl.estimators.building import Building
-from bedl.estimators.frames import encoded, needs_encoding
+from bedl.estimators.frames import dense, encoded, needs_encoding
 from bedl.estimators.inputs import CHUNK, Inputs, check_noise, cut_in_folds, values_of
 from bedl.estimators.portable import device_of
 from bedl.estimators.recipe import Recipe
 from bedl.estimators.train import partial_train, seeds_of, train
+from bedl.methods import registry
 from bedl.nn import frozen
 from bedl.predictive import Predictive
 from bedl.training.data import Points, stream_seed
@@ -145,10 +146,15 @@ class BEDLEstimator(Building):
             self.n_seen_, self.history_ = 0.0, []
         first = self._members()[0]
         if first.learns != "by steps" or first.concludes or self.method_.folds:
-            raise ValueError(
-                f"method {self.built_[0]!r} learns from all points at once; use fit, or partial_fit from the first "
-                "points on, with method='auto'"
+            name = self.built_[0]
+            what = (
+                f"fit chose method {name!r}, which learns from all points at once: call partial_fit on a fresh "
+                "estimator, from its first points on, or fit on all points"
+                if registry.get(self.method).choice is not None
+                else f"method {name!r} learns from all points at once: call fit, or choose a method that learns by "
+                "steps, such as method='bedl'"
             )
+            raise ValueError(what)
         if not getattr(self, "_optimizers", None):
             self._optimizers = [None] * len(self._members())
         self.n_seen_ += table.size
@@ -182,15 +188,21 @@ class BEDLEstimator(Building):
         if self.method_.training:
             self.method_.eval()  # once, not for every prediction
         few = len(inputs) <= FEW and self._is_table()
+        outputs = self.n_targets_ * (
+            len(self._members()) + self.method_.held_folds
+        )  # a linear one in each fold as well
         # to prepare weights pays off from the second chunk on
         with frozen(self.method_) if inputs.X.size > CHUNK else nullcontext(), few_threads(0 if few else math.inf):
-            parts = [self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks()]
+            parts = [
+                self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks(outputs)
+            ]
         found = values_of(parts) if len(parts) > 1 else parts[0]
         found.names = self._output_names()
         return found
 
     def _inputs(self, X: Any, X_var: Any = None) -> Inputs:
         """Rows to predict for, checked, and encoded where training's were."""
+        X = dense(X)
         if self.encoder_ is not None:
             X = encoded(self, X, self.encoder_, self.unseen)[0]
         elif needs_encoding(X) and len(self.input_shape_) == 1:

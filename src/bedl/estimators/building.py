@@ -14,7 +14,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length
 
-from bedl.estimators.frames import encoded, needs_encoding
+from bedl.estimators.frames import dense, encoded, needs_encoding
 from bedl.estimators.inputs import (
     Inputs,
     TrainingSet,
@@ -114,6 +114,7 @@ class Building(Portable, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = self.net is None
         return tags
 
@@ -132,7 +133,7 @@ class Building(Portable, BaseEstimator):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {' or '.join(map(repr, known))}, not {getattr(self, name)!r}")
         registry.get(self.method)
-        names = getattr(y, "columns", None)
+        names, X = getattr(y, "columns", None), dense(X)
         if reset:
             self.encoder_ = None
         if self._takes_table(X, reset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ from bedl.predictive import Predictive
 from bedl.training.data import Points
 
 __all__ = ["BEDLClassifier"]
+
+MANY_NUMBERS = 50  # classes that are numbers, with
+FEW_ROWS = 10  # rows each, look like quantities
 
 
 class BEDLClassifier(ClassifierMixin, BEDLEstimator):
@@ -211,6 +215,8 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             self.task_ = "classification" if y.ndim == 1 else "multilabel"
             self.classes_ = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y if classes is None else classes)
             self.n_targets_ = len(self.classes_)
+            if classes is None and y.ndim == 1:
+                _warn_of_quantities(y, self.n_targets_)
         if (y.ndim == 2) != self._several_labels or (y.ndim == 2 and y.shape[1] != self.n_targets_):
             raise ValueError(f"y of shape {y.shape} is of another kind than that of the first call")
         return self._label_columns(y) if self._several_labels else self._class_numbers(y, classes)
@@ -259,6 +265,16 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     def _names(self) -> dict[str, list[str] | None]:
         names = (self.target_names_ if self._several_labels else None) or [str(label) for label in self.classes_]
         return {f"{tasks.get(self.task_).named}_names": names}
+
+
+def _warn_of_quantities(y: np.ndarray, classes: int) -> None:
+    """Say so where labels look like quantities; where most are distinct, scikit-learn says it."""
+    if y.dtype.kind in "iuf" and MANY_NUMBERS < classes <= round(len(y) / 2) and len(y) < FEW_ROWS * classes:
+        warnings.warn(
+            f"y holds {classes} distinct numbers in {len(y)} rows, each taken as a class of its own. If they are "
+            "quantities, such as prices, use BEDLRegressor",
+            stacklevel=5,
+        )
 
 
 def _says_several(y: Any) -> bool:

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils.validation import _check_feature_names, _check_n_features
 
 if TYPE_CHECKING:
     from bedl.data.features import FeatureEncoder
 
-__all__ = ["encoded", "needs_encoding"]
+__all__ = ["dense", "encoded", "needs_encoding"]
+
+MOST = 2**29  # numbers of a sparse X that are written out, 4 GB
+
+
+def dense(X: Any) -> Any:
+    """A sparse X, such as one-hot columns, with its zeros written out; anything else as it is.
+
+    Example:
+        >>> from scipy.sparse import csr_matrix
+        >>> dense(csr_matrix([[0.0, 1.0]]))
+        array([[0., 1.]])
+    """
+    if not issparse(X):
+        return X
+    if math.prod(X.shape) > MOST:
+        raise ValueError(
+            f"X is sparse, of shape {X.shape}; with its zeros written out, as networks need it, it would take "
+            f"{8 * math.prod(X.shape) / 2**30:.0f} GB. Reduce its columns first, such as by "
+            "sklearn.decomposition.TruncatedSVD"
+        )
+    return X.toarray()
 
 
 def needs_encoding(X: Any) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
 
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
+OUTPUTS = 2**22  # numbers that are predicted together
 RELATIVE = 0.1  # a mean weight below which weights are taken for shares
 ALIKE = 1e-4  # spread over size, below which single precision has only some hundred values for a column
 
@@ -82,9 +83,9 @@ class Inputs:
         noise = self.noise[numbers] if self.noise.ndim == self.X.ndim else self.noise
         return Moments(x, self._tensor(noise).expand(x.shape))
 
-    def chunks(self) -> Iterator[Tensor | Moments]:
-        """All rows, in order, some at a time."""
-        for rows in slices(self.X):
+    def chunks(self, outputs: int = 1) -> Iterator[Tensor | Moments]:
+        """All rows, in order, some at a time; fewer where many outputs of each are computed."""
+        for rows in slices(self.X, outputs):
             yield self.fetch_rows(rows)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
@@ -92,9 +93,9 @@ class Inputs:
         return torch.from_numpy(np.array(values, dtype=str(self.dtype).removeprefix("torch.")))
 
 
-def slices(X: np.ndarray) -> Iterator[slice]:
-    """Runs of rows that fit into little memory."""
-    rows = min(ROWS, max(1, CHUNK // max(1, int(np.prod(X.shape[1:])))))
+def slices(X: np.ndarray, outputs: int = 1) -> Iterator[slice]:
+    """Runs of rows that fit into little memory, as do so many outputs of each."""
+    rows = min(ROWS, max(1, CHUNK // max(1, int(np.prod(X.shape[1:])))), max(1, OUTPUTS // outputs))
     return (slice(start, start + rows) for start in range(0, len(X), rows))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.estimators.inputs import Inputs
@@ -18,13 +20,16 @@ from bedl.training.history import History, read_history
 from bedl.training.schedule import Schedule
 from bedl.training.stacked import is_known
 
-__all__ = ["partial_train", "seeds_of", "train"]
+__all__ = ["memory_of", "partial_train", "seeds_of", "train"]
 
 TrainAndHeldOut = tuple[Points, Points | None]
 _SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "warmup": Warmup(), "constant": Constant()}
 _MIXED: dict[str, Any] = {"precision": "bf16-mixed", "variance_products": "bfloat16"}
 _TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
 _ALONE = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
+ROOM = 2**30  # bytes, in which networks are trained side by side
+COPIES = 6  # of a parameter: as stacked and as the network's own, its gradient, Adam's moments, a product
+PER_UNIT = 24  # numbers that are kept of a unit and a row: mean and variance, of copies too, forwards and back
 _HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by batch
 
 
@@ -45,7 +50,7 @@ def train(
     """
     if _together(estimator, members, parts[0][0]):
         try:
-            return _as_one(estimator, members, parts, plan, seeds)
+            return _in_groups(estimator, members, parts, plan, seeds)
         except RuntimeError as error:  # vmap's own; nothing has been changed
             if "vmap" not in str(error) and "functorch" not in str(error):
                 raise
@@ -95,12 +100,47 @@ def _together(estimator: Any, members: Sequence[Any], points: Points) -> bool:
     return few and estimator.compile in (False, "auto") and inputs.noise is None and is_known(members[0])
 
 
-def _as_one(
+def _in_groups(
     estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seeds: Sequence[int]
+) -> list[dict]:
+    """As many members at a time as there is room for, which follows from the networks alone: not from the machine."""
+    size = max(1, ROOM // memory_of(members[0], plan.batch_size, parts[0][0].x.X.shape[1:]))
+    if size >= len(members):
+        return _as_one(estimator, members, parts, plan, seeds)
+    rows = []
+    for first in range(0, len(members), size):
+        some = slice(first, first + size)
+        found = _as_one(estimator, members[some], parts[some], plan, seeds[some], f"from-{first}")
+        rows += [{**row, "member": row["member"] + first} for row in found]
+    return rows
+
+
+def memory_of(member: nn.Module, batch_size: int, input_shape: tuple[int, ...]) -> int:
+    """Bytes that a network takes while it learns beside others, estimated: its parameters, their gradient and the
+    moments of Adam, and what each layer keeps of a batch.
+
+    Example:
+        >>> memory_of(nn.Linear(100, 10), 32, (100,))
+        54960
+    """
+    parameters = [p for p in member.parameters() if p.requires_grad]
+    places = math.prod(input_shape[1:])  # of an image, at which each channel has a number
+    kept = sum(p.shape[0] * (places if p.dim() > 2 else 1) for p in parameters if p.dim() > 1)
+    numbers = COPIES * sum(p.numel() for p in parameters) + PER_UNIT * batch_size * kept
+    return numbers * max((p.element_size() for p in parameters), default=4)
+
+
+def _as_one(
+    estimator: Any,
+    members: Sequence[Any],
+    parts: Sequence[TrainAndHeldOut],
+    plan: Recipe,
+    seeds: Sequence[int],
+    group: str = "together",
 ) -> list[dict]:
     held = [out for _, out in parts]
     stopping = None not in held
-    place = _place(estimator, "together" if len(members) > 1 else "")
+    place = _place(estimator, group if len(members) > 1 or group != "together" else "")
     log = [] if place is None else [History(Path(place.directory) / "history.jsonl")]
     result = fit_replicas(
         members,

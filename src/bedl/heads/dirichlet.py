@@ -114,6 +114,10 @@ class Dirichlet(Head):
         rule = graphs.log_mean_softmax if torch.compiler.is_exporting() else log_mean_softmax
         return self._in_chunks(rule, *self.check_outputs(f))
 
+    def spread(self, f: Moments | Tensor, log_p: Tensor) -> Tensor:
+        """Variances of the class probabilities, without the rest. shapes: (*batch, C), of log_probabilities too"""
+        return self._in_chunks(lambda m, v, log_p, *_: softmax_spread(m, v, log_p)[0], *self.check_outputs(f), log_p)
+
     def forward(self, f: Moments | Tensor) -> CategoricalPredictive:
         """The prediction. f shape: (*batch, C)"""
         m, v = self.check_outputs(f)

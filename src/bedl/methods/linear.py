@@ -13,6 +13,8 @@ from bedl.predictive import CategoricalPredictive, NormalPredictive
 
 __all__ = ["LinearClasses", "LinearTargets"]
 
+NUMBERS = 2**14  # means whose averages are computed together: of each, some dozens of numbers are needed
+
 
 class _Bounded(nn.Module):
     """Scaled columns, which end as far outside the data as these are wide: beyond, nothing is known.
@@ -125,8 +127,21 @@ class LinearClasses(nn.Module):
         if isinstance(x, Moments):
             variance = variance + z.variance @ self.coefficients[..., :-1].square().mT
         flat = mean.flatten(0, 1), variance.flatten(0, 1)
-        careful = log_mean_softmax(*flat)
-        spread, given_f = softmax_spread(*flat, careful)
+        careful, spread, given_f = _averages(*flat)
         none = torch.zeros_like(given_f)
         averaged = CategoricalPredictive(careful, given_f, none, none, spread)
         return averaged.as_bold_as(torch.log_softmax(flat[0], -1))._map(lambda leaf: leaf.unflatten(0, mean.shape[:2]))
+
+
+def _averages(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log E softmax(f), its variances and E entropy, some rows at a time.
+
+    shapes: (n, C), (n, C) -> (n, C), (n, C), (n,)
+    """
+    rows = max(1, NUMBERS // m.shape[-1])
+    if not torch.compiler.is_compiling() and len(m) > rows:
+        parts = [_averages(*some) for some in zip(m.split(rows), v.split(rows), strict=True)]
+        log_p, spread, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+        return log_p, spread, entropy
+    log_p = log_mean_softmax(m, v)
+    return (log_p, *softmax_spread(m, v, log_p))

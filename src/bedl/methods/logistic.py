@@ -13,6 +13,7 @@ from torch import Tensor
 __all__ = ["LogisticPosterior", "bayesian_logistic"]
 
 PRECISIONS = (300.0, 50.0, 10.0, 2.0, 0.5, 0.1, 0.02)  # of the prior on coefficients
+NUMBERS = 2**22  # log-probabilities that are computed together
 STEPS = 40  # of L-BFGS for each of them, from where the last one ended
 
 
@@ -74,16 +75,21 @@ def _most_probable(start: Tensor, design: Tensor, y: Tensor, learned: Tensor, pr
     folds, classes, _ = start.shape
     share = (learned / learned.sum(1, keepdim=True).clamp_min(1.0)).T[..., None]  # shape: (n, K, 1)
     shrink = precision / learned.sum(1).clamp_min(1.0)[:, None, None]
-    observed = torch.nn.functional.one_hot(y, classes)[:, None].to(design)
+    rows = max(1, NUMBERS // (folds * classes))
+    parts = list(zip(design.split(rows), y.split(rows), share.split(rows), strict=True))
 
     def closure() -> Tensor:
         own = coefficients.detach()
-        log_p = torch.log_softmax((design @ own.flatten(0, 1).T).unflatten(1, (folds, classes)), -1)
-        error = share * (log_p.exp() - observed)  # shape: (n, K, C)
-        gradient = (error.flatten(1).T @ design).reshape(own.shape)
-        gradient[..., :-1] += shrink * own[..., :-1]
+        gradient, loss = torch.zeros_like(own), 0.5 * (shrink * own[..., :-1].square()).sum()
+        gradient[..., :-1] = shrink * own[..., :-1]
+        for x, labels, counts in parts:
+            observed = torch.nn.functional.one_hot(labels, classes)[:, None].to(design)
+            log_p = torch.log_softmax((x @ own.flatten(0, 1).T).unflatten(1, (folds, classes)), -1)
+            error = counts * (log_p.exp() - observed)  # shape: (rows, K, C)
+            gradient += (error.flatten(1).T @ x).reshape(own.shape)
+            loss = loss - (counts * observed * log_p).sum()
         coefficients.grad = gradient
-        return 0.5 * (shrink * own[..., :-1].square()).sum() - (share * observed * log_p).sum()
+        return loss
 
     optimizer.step(closure)
     return coefficients.detach()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -53,7 +53,8 @@ class Nearness(nn.Module):
         fold: Tensor,
         held: Tensor,
         weight: Tensor | None,
-        predict: Callable[[Tensor], list[Tensor]],
+        predict: Callable[[Tensor], Iterable[Tensor]],
+        most: int = LOOKED_AT,
     ) -> Tensor:
         """Keep rows, and say how far those that are held out are from rows of other folds. shape: (held,)
 
@@ -62,10 +63,12 @@ class Nearness(nn.Module):
             fold: of each row. shape: (n,)
             held: which rows. shape: (held,)
             weight: rows of weight 0 are not kept. shape: (n,)
-            predict: what each network predicts; their slopes count. (n, columns) -> (n, outputs)
+            predict: what each network predicts, one after the other; their slopes count. (n, columns) -> (n, outputs)
+            most: rows where slopes are measured.
         """
         kept = self.kept(fold, weight)
-        self.slopes.copy_(self._slopes(as_moments(x[spaced(kept, LOOKED_AT)]).loc, predict))  # type: ignore[index]
+        looked_at = as_moments(x[spaced(kept, min(most, LOOKED_AT))]).loc  # type: ignore[index]
+        self.slopes.copy_(self._slopes(looked_at, predict))
         self.landmarks = self.place(x[kept]).to(self.slopes)  # type: ignore[index]
         away = torch.cat([
             self.nearest(self.squares(z).masked_fill(own[:, None] == fold[kept], torch.inf))
@@ -106,13 +109,14 @@ class Nearness(nn.Module):
         return squares.amin(1).clamp_max(furthest)
 
     # -- inside -----------------------------------------------------------------------------------
-    def _slopes(self, x: Tensor, predict: Callable[[Tensor], list[Tensor]]) -> Tensor:
+    def _slopes(self, x: Tensor, predict: Callable[[Tensor], Iterable[Tensor]]) -> Tensor:
         """Root mean squares of derivatives along scaled columns. shape: (columns,)"""
-        x = x.clone().requires_grad_()
+        x, along = x.clone().requires_grad_(), []
         with torch.enable_grad():
             (scale,) = torch.autograd.grad(self.front(x).sum(), x)
-            sums = [output.sum() for said in predict(x) for output in said.unbind(-1)]
-            along = [torch.autograd.grad(total, x, retain_graph=True)[0] for total in sums]
+            for said in predict(x):  # one network at a time: of many classes, a graph takes much memory
+                sums = [output.sum() for output in said.unbind(-1)]
+                along += [torch.autograd.grad(total, x, retain_graph=len(sums) > 1)[0] for total in sums]
         return (torch.stack(along) / scale).square().mean((0, 1)).sqrt()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods.base import Method
-from bedl.methods.nearness import Nearness
+from bedl.methods.nearness import Nearness, spaced
 from bedl.moments import Moments
 from bedl.nn.many import forward_of_many
 from bedl.predictive import Predictive
 
 __all__ = ["Stack"]
 
-CHUNK = 4096  # rows that are predicted together
+CHUNK = 4096  # rows that are predicted together, at most,
+NUMBERS = 2**22  # and numbers that all members together predict of them
 FEW = 64  # rows, up to which all members are run as one
 
 
@@ -84,18 +85,37 @@ class Stack(Method):
     # -- the members' own predictions -------------------------------------------------------------
     def _stacked(self, x: Tensor | Moments, names: Sequence[str]) -> list[Tensor]:
         """Quantities of all members' predictions, by name. shapes: (groups, held, n, …)"""
-        together = self._as_one(x)
+        together = self._as_one(x, names)
         if together is not None:
             parts = [getattr(together, name).unflatten(0, (-1, self._held)) for name in names]
         else:
-            said = [member(x) for member in self._members]
+            said = [self._said(member, x, names) for member in self._members]
             parts = [torch.stack([getattr(p, name) for p in said]).unflatten(0, (-1, self._held)) for name in names]
         if self.linear is None:
             return parts
         linear: Predictive = self.linear(x)
         return [torch.cat([part, getattr(linear, name)[None]]) for part, name in zip(parts, names, strict=True)]
 
-    def _as_one(self, x: Tensor | Moments) -> Predictive | None:
+    def _said(self, member: Any, x: Tensor | Moments, names: Sequence[str]) -> Any:
+        """What a member predicts, with the quantities of these names at least."""
+        parts = member.parts
+        return member(x) if parts is None else self._read(parts[1], member.outputs(x), names)
+
+    def _read(self, head: Any, f: Tensor | Moments, names: Sequence[str]) -> Any:
+        """A head's prediction, with the quantities of these names at least."""
+        return head(f)
+
+    @property
+    def chunk(self) -> int:
+        """Rows that are predicted together, so that memory stays bounded."""
+        return max(1, min(CHUNK, NUMBERS // (self.n_groups * self._held * self.n_outputs)))
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers that a member predicts of a row."""
+        return 1
+
+    def _as_one(self, x: Tensor | Moments, names: Sequence[str]) -> Any:
         """All members' predictions in one pass, where these are networks of a known build. shapes: (members, n, …)"""
         # member by member, numbers stay in the cache; and a graph for any number of rows must not ask for it
         if not torch.compiler.is_exporting() and len(x) > FEW:
@@ -104,20 +124,22 @@ class Stack(Method):
         if any(part is None for part in parts) or any(True for part in parts for _ in part[1].parameters()):
             return None
         outputs = forward_of_many([net for net, _, _ in parts], x)
-        return None if outputs is None else parts[0][1](outputs)
+        return None if outputs is None else self._read(parts[0][1], outputs, names)
 
     def _out_of_fold(
-        self, x: Tensor | Moments, fold: Tensor, names: Sequence[str]
+        self, x: Tensor | Moments, fold: Tensor, names: Sequence[str], most: int | None = None
     ) -> Iterator[tuple[Tensor, list[Tensor], Tensor]]:
         """Rows that are held out, some at a time, and what the members say that have not seen them.
 
         Then the first of these quantities as all members have it. shapes: (n,), (groups, n, …), (groups, held, n, …)
+        Of more than `most` rows, that many, evenly spaced.
         """
         held = (fold < self._held).nonzero()[:, 0]
+        held = held if most is None else spaced(held, most)
         training = self.training
         self.eval()
         try:
-            for rows in held.split(CHUNK):
+            for rows in held.split(self.chunk):
                 parts = self._stacked(x[rows], names)  # type: ignore[index]
                 own, place = fold[rows], torch.arange(len(rows), device=fold.device)
                 yield rows, [part[:, own, place] for part in parts], parts[0]
@@ -131,11 +153,12 @@ class Stack(Method):
         training = self.training
         self.eval()
         try:
-            return self.nearness.fit(x, fold, held, weight, lambda z: [self._steep(m(z)) for m in self._members])
+            steep = lambda z: (self._steep(member, z) for member in self._members)  # noqa: E731
+            return self.nearness.fit(x, fold, held, weight, steep, self.chunk)
         finally:
             self.train(training)
 
-    def _steep(self, prediction: Any) -> Tensor:
+    def _steep(self, member: Any, x: Tensor) -> Tensor:
         """What of a network's prediction says by its slopes how far apart rows are. shape: (n, outputs)"""
         raise NotImplementedError
 

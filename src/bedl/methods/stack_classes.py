@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bedl.heads import Dirichlet, dirichlet
 from bedl.methods.base import Method
 from bedl.methods.nearness import Nearness
-from bedl.methods.stack_base import CHUNK, Stack
+from bedl.methods.stack_base import Stack
 from bedl.methods.stacking import mixture_weights
-from bedl.moments import Moments
+from bedl.moments import Moments, as_moments
 from bedl.predictive import CategoricalPredictive, Predictive
 
 __all__ = ["ClassStack"]
@@ -21,6 +23,8 @@ TEMPERATURES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.2)
 UNSURE = 4.0  # squared distance, in log-odds, of which half is unknown
 USUAL = 0.99  # share of the rows held out whose lack of evidence is taken for usual
 LEAST_NOISE = 0.02  # share of what may be noise
+NUMBERS_HELD = 2**25  # that members predict of the rows held out, in all: of many classes some rows have to do,
+FEWEST = 1000  # but no fewer
 PARTS = ("log_probabilities", "vacuity", "spread")
 
 
@@ -76,6 +80,10 @@ class ClassStack(Stack):
     def shares(self) -> list[float]:
         return self.weights.sum(1)[: self.n_groups].tolist()
 
+    def summary(self) -> str:
+        rest = self.weights[-1].sum().item()
+        return super().summary() + (f", frequencies of the classes {rest:.0%}" if round(rest, 2) else "")
+
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""
@@ -117,9 +125,21 @@ class ClassStack(Stack):
         beyond = self.nearness.beyond(distance)  # type: ignore[union-attr]
         return beyond / (UNSURE + beyond)
 
-    def _steep(self, prediction: Any) -> Tensor:
+    def _read(self, head: Any, f: Tensor | Moments, names: Sequence[str]) -> Any:
+        """Without the entropies of each member, which nobody asks for: they would take most of the time and memory."""
+        if torch.compiler.is_compiling() or not isinstance(head, Dirichlet):
+            return head(f)
+        log_p = head.log_probabilities(f)
+        spread = head.spread(f, log_p) if "spread" in names else None
+        return SimpleNamespace(log_probabilities=log_p, vacuity=dirichlet.vacuity(as_moments(f).loc), spread=spread)
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self.log_frequencies)
+
+    def _steep(self, member: Any, x: Tensor) -> Tensor:
         """Log-odds of the most probable class: probabilities near 1 have no slope."""
-        most = prediction.log_probabilities.amax(-1, keepdim=True).clamp_max(-1e-6)
+        most = self._said(member, x, PARTS[:1]).log_probabilities.amax(-1, keepdim=True).clamp_max(-1e-6)
         return most - torch.log(-torch.expm1(most))
 
     def _fallen_back(self, log_p: Tensor, unknown: Tensor) -> Tensor:
@@ -137,12 +157,13 @@ class ClassStack(Stack):
         classes = len(self.log_frequencies)
         seen = torch.zeros(classes, device=y.device).index_add(0, y, counts) + 0.5  # no class is impossible
         self.log_frequencies.copy_((seen / seen.sum()).log())
-        found = list(self._out_of_fold(x, fold, ("log_probabilities", "vacuity")))
+        most = max(FEWEST, NUMBERS_HELD // (self.n_groups * (self.held_folds + 1) * classes))
+        found = list(self._out_of_fold(x, fold, PARTS[:2], most))
         held = torch.cat([some for some, _, _ in found])
         distance = self._distances(x, fold, held, weight)
         unknown = torch.zeros(len(held)).to(self.weights) if distance is None else self._unfamiliar(distance)
         densities = []
-        for (some, (log_p, _), _), far in zip(found, unknown.split(CHUNK), strict=True):
+        for (some, (log_p, _), _), far in zip(found, unknown.split(self.chunk), strict=True):
             log_p = self._fallen_back(log_p, far)
             tempered = torch.log_softmax(log_p.double()[:, None] / self.temperatures[:, None, None].double(), -1)
             place = y[some].expand(*tempered.shape[:2], -1)[..., None]
@@ -161,7 +182,7 @@ class ClassStack(Stack):
     def _tell_noise(self, found: Sequence[Any], unknown: Tensor, counts: Tensor) -> None:
         """The share of what may be noise that leaves to members, of rows held out, the ignorance that folds show."""
         sums = []
-        for (_, (log_p, vacuity), everyone), far in zip(found, unknown.split(CHUNK), strict=True):
+        for (_, (log_p, vacuity), everyone), far in zip(found, unknown.split(self.chunk), strict=True):
             entropy = _entropy(_log(self._mixed(self._fallen_back(log_p, far))[0]))
             folds = self._mixed(self._fallen_back(everyone, far))[0]  # shape: (folds held, n, C)
             unsure = (len(folds) - 1) * (_entropy(_log(folds.mean(0))) - _entropy(_log(folds)).mean(0))

@@ -158,8 +158,8 @@ class TargetStack(Stack):
         mean, data, ignorance = (torch.cat(both) for both in zip(kinds, networks, strict=True))
         return mean, data, ignorance
 
-    def _steep(self, prediction: Any) -> Tensor:
-        return prediction.mean
+    def _steep(self, member: Any, x: Tensor) -> Tensor:
+        return member(x).mean
 
     def _noise(self, data: Tensor, ignorance: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
         """What of components' variances is usual on the data, and what of that is noise.

@@ -224,7 +224,8 @@ class NormalMixturePredictive(_RealPredictive):
         return torch.logsumexp(members + self.log_weights[..., 0, :], -1)
 
     def cdf(self, y: Tensor) -> Tensor:
-        return self._average(torch.special.ndtr((self._targets(y)[..., None] - self.means) / self._stds))
+        probability = self._average(torch.special.ndtr((self._targets(y)[..., None] - self.means) / self._stds))
+        return probability.clamp_max(1.0)  # weights add up to 1 but for rounding
 
     def quantile(self, q: float | Tensor) -> Tensor:
         """By bisection between the members' own quantiles, which enclose the mixture's; see the base class."""

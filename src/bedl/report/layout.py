@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ Verdict = tuple[Literal["good", "bad", "so"], str]
 POINTS = 1_000  # in a scatter plot; more only hide each other
 INTERVALS = 120  # in the plot of predictions with their intervals
 EXAMPLES = 20  # rows of a table
+LONG = r"[+-]?\d{0,12}\.\d{4,}([eE][+-]?\d{1,3})?"  # numbers with many decimals, as programs write them
 PICTURES = 18  # whole lines, on a wide screen and on a phone
 
 
@@ -60,10 +62,14 @@ def legend(*entries: tuple[str, str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def card(title: str, how: str, plot: str, *, key: str = "", numbers: str = "") -> str:
-    """A plot with its title, a sentence on how to read it, its legend, and its numbers, folded. All HTML already."""
+def card(title: str, how: str, plot: str, *, key: str = "", numbers: str = "", wide: bool = False) -> str:
+    """A plot with its title, a sentence on how to read it, its legend, and its numbers, folded. All HTML already.
+
+    Cards stand in pairs; a `wide` one has a line of the page for itself.
+    """
     details = f"<details><summary>Numbers</summary>{numbers}</details>" if numbers else ""
-    return f'<section class="card"><h2>{title}</h2><p class="how">{how}</p>{key}{plot}{details}</section>'
+    kind = "card wide" if wide else "card"
+    return f'<section class="{kind}"><h2>{title}</h2><p class="how">{how}</p>{key}{plot}{details}</section>'
 
 
 def verdict(sentences: Sequence[Verdict]) -> str:
@@ -146,12 +152,19 @@ def _examples(results: Results, by: np.ndarray, title: str, columns: Mapping[str
     head = ["row", *columns, *(data(name, 40) for name in shown.columns)]
     rows = [
         [count(int(row) + 1), *(cell(int(row)) for cell in columns.values())]
-        + [data(values[i], 60) for values in shown.columns.values()]
+        + [_shown(values[i]) for values in shown.columns.values()]
         for i, row in enumerate(shown.index)
     ]
     caption = f"{title}: {count(len(rows))} of {count(len(results))}"
     how = f"The rows with the {largest} first; rows are counted from 1."
     return f'<section class="card wide"><h2>{title}</h2><p class="how">{how}</p>{table(caption, head, rows)}</section>'
+
+
+def _shown(value: Any) -> str:
+    """A value of the table; numbers in text files have more decimals than anybody reads."""
+    if isinstance(value, str) and re.fullmatch(LONG, value.strip()):
+        value = float(value)
+    return data(value, 60)
 
 
 def _pictures(images: np.ndarray, index: np.ndarray, title: str, columns: Mapping[str, Cell], largest: str) -> str:

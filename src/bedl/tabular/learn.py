@@ -13,6 +13,7 @@ from typing import Any
 from bedl import tasks
 from bedl.data import DataError, Table, open_table
 from bedl.data.errors import listed
+from bedl.tabular.encoded import FEWEST
 from bedl.tabular.engines import EstimatorEngine
 from bedl.tabular.model import TabularModel
 from bedl.tabular.place import actual, locked
@@ -122,6 +123,12 @@ def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularMo
         except Exception as error:  # whatever it is: what was learned is not thrown away for its scores
             notes = [f"the rows held out could not be scored ({type(error).__name__}: {error})"]
             warnings.warn(f"{notes[0]}; the model is kept", stacklevel=3)
+    elif run.settings.holdout > 0:
+        notes = [
+            f"no row was held out of {len(rows.x)}, so there are no scores: score the model on rows that it has not "
+            f"seen, or give more than {FEWEST} rows"
+        ]
+        warnings.warn(notes[0], stacklevel=3)
     model.card = run.finish(estimator, rows, scores, notes)
     return model
 

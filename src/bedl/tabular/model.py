@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from bedl import tasks
-from bedl.data import DataError, TableEncoder, TableWriter, open_table
+from bedl.data import DataError, Table, TableEncoder, TableWriter, open_table
 from bedl.errors import ModelFileError
 from bedl.tabular.engines import Engine, EstimatorEngine, OnnxEngine
 from bedl.tabular.folder import WEIGHTS, ModelCard, read_card, write_model
@@ -161,7 +161,7 @@ class TabularModel:
             ood: a table of foreign rows, that the model should be unsure of.
             coverage, unseen, extra, on_foreign_values, encoding, root, watcher: as for `predict`.
             need_target: whether it is an error if no row has a target.
-            examples: whether to keep what the most uncertain rows look like.
+            examples: whether to keep what the most uncertain and the most surprising rows look like.
         """
         watcher = watcher or Watcher()
         table = open_table(data, root, encoding)
@@ -180,6 +180,10 @@ class TabularModel:
                 other = record_of(self, foreign, options, with_target=False, examples=examples, progress=advance)
             whole, about = replace(whole, ood=other), {**about, "out-of-domain": foreign.name}
         card = self.card
+        if card is not None and _learned_from(card, table, len(whole)):
+            about["data"] += ", which the model learned from"
+            seen = "The model learned from these rows: scores are better and intervals hold more than on new ones."
+            whole = replace(whole, notes=[*whole.notes, seen], about=about)
         training = {} if card is None or not card.training else {**card.training, "settings": card.settings}
         return replace(whole, about=about, training=training)
 
@@ -272,6 +276,12 @@ def load(path: Place) -> TabularModel:
             before = now  # a new model took the place of the old one while we read: once more
             time.sleep(0.01)
     return _load(path)
+
+
+def _learned_from(card: ModelCard, table: Table, rows: int) -> bool:
+    """Whether a file or a built-in set is that of the fit, by its name and its number of rows; frames have no name."""
+    named = table.default_target is not None or Path(table.name).is_file()
+    return named and table.name == card.data and rows >= sum(card.rows.values())
 
 
 def _which(path: Path) -> tuple[int, int] | None:

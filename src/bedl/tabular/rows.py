@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RowOptions", "batch_rows", "predicted_columns", "record_of", "scores_of_encoded"]
 
 NUMBERS = 2**22  # that a batch of features holds
-EXAMPLES = 20  # rows of each batch that a page may show
+EXAMPLES = 20  # most uncertain rows of each batch that a page may show, and as many of the most surprising
 SHADES = (1, 16, 255)  # how bright a pixel may be: shares, digits, bytes
 
 
@@ -84,7 +84,8 @@ def record_of(
         table: the rows to predict.
         options: how they are read and predicted.
         with_target: whether to compare with the targets; rows without one are predicted and not scored.
-        examples: whether to keep what the most uncertain rows look like, and to score a linear model beside.
+        examples: whether to keep what the most uncertain and the most surprising rows look like, and to score a linear
+            model beside.
         progress: called with the rows done since the last call.
     """
     encoder, parts, lines = model.encoder, [], []
@@ -106,7 +107,7 @@ def record_of(
 
 def scores_of_encoded(model: TabularModel, x: np.ndarray, y: np.ndarray, coverage: float = 0.9) -> dict[str, float]:
     """The scores of rows that are encoded already. x shape: (n, features), y shape: (n, *targets)"""
-    step = batch_rows(x.shape[1])
+    step = batch_rows(max(x.shape[1], len(model.encoder.names)))
     starts = range(0, len(x), step)
     parts = []
     for i in starts:
@@ -159,7 +160,7 @@ def _batches(encoder: TableEncoder, table: Table, options: RowOptions) -> Iterat
     check_kept(options.keep, table.columns)
     encoder.check_columns([name for name in table.columns if _is_read(name, encoder, options)], options.extra)
     first_row = 0
-    for batch in table.batches(batch_rows(encoder.n_features)):
+    for batch in table.batches(batch_rows(max(encoder.n_features, len(encoder.names)))):
         yield batch, first_row
         first_row += len(batch)
 
@@ -177,7 +178,7 @@ def _targets(encoder: TableEncoder, batch: pa.RecordBatch, first_row: int) -> np
 
 
 def _with_examples(part: Results, encoder: TableEncoder, batch: pa.RecordBatch) -> Results:
-    most = np.argsort(-part.uncertainty, kind="stable")[:EXAMPLES]
+    most = part.telling(np.arange(len(part)), EXAMPLES)
     return replace(part, examples=_examples(encoder, batch.select(encoder.columns).take(most), most))
 
 

@@ -27,7 +27,7 @@ class Results:
     Args:
         log_density: log p(target) of each row, where the model can say it exactly; else it is computed from the other
             fields. shape: (n,)
-        examples: columns or images of some or all rows; the most uncertain are shown.
+        examples: columns or images of some or all rows; the most uncertain and the most surprising are shown.
         target_name: the name of the target in the data.
         title: the title of the page.
         ood: a record of predictions for rows from elsewhere, for comparison.
@@ -89,18 +89,22 @@ class Results:
         """
         return None
 
-    def keep_examples(self: R, count: int = 20) -> R:
-        """The same record, with the examples of the `count` most uncertain rows only, the most uncertain first, and
-        then of those among the `count` most surprising that are not among them.
+    def telling(self, among: Array, count: int = 20) -> NDArray[np.intp]:
+        """The most telling of some rows, as positions in `among`: the `count` most uncertain ones, the most uncertain
+        first, and then those of the `count` most surprising that are not among them. among: shape (k,)
         """
-        shown, surprise = self.examples.index, self.surprise
-        order = np.argsort(-self.uncertainty[shown], kind="stable")[:count]
-        if surprise is not None:
-            further = np.argsort(-surprise[shown], kind="stable")[:count]
-            further = further[np.isfinite(surprise[shown][further]) & ~np.isin(further, order)]
-            order = np.concatenate([order, further])
+        order = np.argsort(-self.uncertainty[among], kind="stable")[:count]
+        if self.surprise is None:
+            return order
+        surprise = self.surprise[among]
+        further = np.argsort(-surprise, kind="stable")[:count]
+        return np.concatenate([order, further[np.isfinite(surprise[further]) & ~np.isin(further, order)]])
+
+    def keep_examples(self: R, count: int = 20) -> R:
+        """The same record, with the examples of its most telling rows only; see `telling`."""
         ood = None if self.ood is None else self.ood.keep_examples(count)
-        return dataclasses.replace(self, examples=self.examples.take(order), ood=ood)
+        kept = self.examples.take(self.telling(self.examples.index, count))
+        return dataclasses.replace(self, examples=kept, ood=ood)
 
     # -- checks -----------------------------------------------------------------------------------
     def _check(self, *names: str, may_be_nan: Sequence[str] = ()) -> None:
@@ -131,7 +135,7 @@ class Results:
 
 
 def concatenate(parts: Sequence[R], *, examples: int = 20) -> R:
-    """The records of consecutive parts as one, with the examples of the most uncertain rows.
+    """The records of consecutive parts as one, with the examples of the most uncertain and the most surprising rows.
 
     Names, title, level, `ood` and `about` are those of the first part; notes are joined, each once.
     """

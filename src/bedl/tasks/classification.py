@@ -113,6 +113,8 @@ class ClassificationResults(Results):
         """−log of the probability that the label had, in nats. shape: (n,)"""
         if self.labels is None:
             return None
+        if self.log_density is not None:  # of probabilities that round to 0, one can be smaller than another
+            return np.where(self.labelled, -np.asarray(self.log_density, float), -np.inf)
         table, some = self.probabilities, self.labelled
         chosen = table[np.arange(len(table)), np.where(some, self.labels, 0)].astype(float)
         return np.where(some, -np.log(np.maximum(chosen, np.finfo(float).tiny)), -np.inf)
@@ -146,7 +148,7 @@ class Classification(Task):
         "brier": Meaning("Brier score", "squared error of the probabilities, 0 to 2; lower is better"),
         "aurc": Meaning("AURC", "area under the risk-coverage curve by entropy; lower is better"),
         "mean_entropy": Meaning("Mean entropy", "of the predicted probabilities, in nats"),
-        "ecdf_auc": Meaning("ECDF-AUC in-domain", "log C − mean entropy in nats; high is sure"),
+        "ecdf_auc": Meaning("ECDF-AUC", "log C − mean entropy in nats; high is sure"),
         **DETECTION,
         "ood_ecdf_auc": Meaning("ECDF-AUC out-of-domain", "log C − mean entropy in nats; low is unsure"),
     })  # fmt: skip

@@ -202,7 +202,8 @@ def _confusion(results: ClassificationResults) -> list[str]:
     how += "" if rows else " No row was put into a wrong class."
     head = ["true class", "predicted as", "rows", "of the true class"]
     listed = table(f"The most frequent mistakes, at most {MISTAKES} pairs", head, rows) if rows else ""
-    by_class = card("Class by class", how, f'<div class="tables">{_recall(results, counts)}{listed}</div>')
+    tables = f'<div class="tables">{_recall(results, counts)}{listed}</div>'
+    by_class = card("Class by class", how, tables, wide=classes > CLASSES_SHOWN)  # then there is none beside it
     if classes > CLASSES_SHOWN:
         return [by_class]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)

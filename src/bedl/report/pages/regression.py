@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import numpy as np
 
 from bedl import metrics
@@ -28,6 +26,8 @@ from bedl.tasks import get
 from bedl.tasks.regression import RegressionResults, pit
 
 __all__ = ["KINDS", "PAGE", "notes", "sections", "verdict"]
+
+FAN = 40  # groups of rows whose mean interval is drawn
 
 KINDS = KindWords("std", "std", "in the target's unit", squared=True)
 
@@ -231,15 +231,14 @@ def _residuals(results: RegressionResults) -> str:
     rows = all_rows[subsample(len(all_rows))]
     residual, std = results.observed[rows] - results.mean[rows], results.std[rows]
     frame = svg.Frame.around(std, residual)
-    z = NormalDist().inv_cdf(0.5 + results.level / 2)
-    fan = np.linspace(max(frame.x_low, 0.0), frame.x_high, 60)
+    fan, low, high = _fan(results, all_rows)
     tips = [
         f"row {r + 1}: std {number(s)}, observed − predicted {number(e)}"
         for r, s, e in zip(rows.tolist(), std, residual, strict=True)
     ]
     plot = svg.figure(
         frame,
-        svg.band(frame, fan, np.maximum(-z * fan, frame.y_low), np.minimum(z * fan, frame.y_high), "a"),
+        svg.band(frame, fan, low.clip(frame.y_low, frame.y_high), high.clip(frame.y_low, frame.y_high), "a"),
         svg.line(frame, [frame.x_low, frame.x_high], [0, 0], "ref"),
         svg.scatter(frame, std, residual, "a", tips),
         name="Residual against predicted standard deviation",
@@ -259,10 +258,20 @@ def _residuals(results: RegressionResults) -> str:
         cells,
     )
     how = (
-        f"Errors should grow with the predicted standard deviation; the shaded fan holds {_level(results)} of them "
-        "if the predictions are normal and right."
+        f"Errors should grow with the predicted standard deviation; the shaded band is the {_level(results)} interval "
+        "about the prediction, the mean of rows with such a standard deviation, and should hold as many of the errors."
     )
     return card("Residual against standard deviation", how, plot, numbers=numbers)
+
+
+def _fan(results: RegressionResults, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Standard deviations, ascending, and the mean ends of such rows' intervals about their prediction."""
+    groups = [rows[part] for part in _groups(results.std[rows], FAN)]
+    about = results.lower - results.mean, results.upper - results.mean
+    every = (results.std, *about)
+    std, low, high = (np.array([float(np.mean(values[part], dtype=float)) for part in groups]) for values in every)
+    ends = [float(results.std[rows].min()), float(results.std[rows].max())]
+    return np.r_[ends[0], std, ends[1]], np.r_[low[0], low, low[-1]], np.r_[high[0], high, high[-1]]
 
 
 def _out_of_domain(results: RegressionResults, scores: dict[str, float], field: str) -> str:

@@ -1,0 +1,122 @@
+"""Memory of a fit of many classes: bounded, whatever their number."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from bedl import BEDLClassifier
+from bedl.estimators import train
+from bedl.methods import stack_base, stack_classes
+
+FIT = """
+    import resource
+    import numpy as np
+    from bedl import BEDLClassifier
+    rows, classes, columns = {rows}, {classes}, {columns}
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(rows, columns)), np.arange(rows) % classes
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    model = BEDLClassifier(epochs=1, random_state=0, device="cpu").fit(X, y)
+    assert model.predict_proba(X[:2]).shape == (2, classes)
+    print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def peak(**sizes: int) -> tuple[float, float]:
+    """GB before a fit in a process of its own, and at most."""
+    code = textwrap.dedent(FIT.format(**sizes))
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=1500)
+    unit = 2**30 if sys.platform == "darwin" else 2**20
+    before, most = (int(word) / unit for word in found.stdout.split())
+    return before, most
+
+
+@pytest.mark.parametrize("columns", [4, 30])  # with a linear model beside, and without
+def test_classes_without_end_fit_in_memory(columns: int) -> None:
+    before, most = peak(rows=700, classes=100, columns=columns)  # was 8.8 GB
+    assert most - before < 0.6
+
+
+@pytest.mark.slow
+def test_a_thousand_classes_of_20000_rows_fit_in_2_gb() -> None:
+    assert peak(rows=20_000, classes=1000, columns=4)[1] < 2
+
+
+def test_parts_of_rows_say_the_same_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 3))
+    y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+    fitted = []
+    for numbers in (stack_base.NUMBERS, 30 * 45):  # 3 groups of 5 members say 3 numbers of a row: 30 rows at a time
+        monkeypatch.setattr(stack_base, "NUMBERS", numbers)
+        monkeypatch.setattr("bedl.estimators.inputs.OUTPUTS", numbers)
+        monkeypatch.setattr("bedl.methods.linear.NUMBERS", numbers)
+        monkeypatch.setattr("bedl.methods.logistic.NUMBERS", numbers)
+        monkeypatch.setattr("bedl.methods.nearness.LOOKED_AT", 30)  # slopes are measured where one part ends
+        fitted.append(BEDLClassifier(epochs=5, random_state=0, device="cpu").fit(X, y).predict_proba(X))
+    np.testing.assert_allclose(*fitted, rtol=1e-3, atol=1e-4)
+
+
+def test_of_many_held_out_rows_some_have_a_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_classes, "NUMBERS_HELD", 1)
+    monkeypatch.setattr(stack_classes, "FEWEST", 400)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 2))
+    y = (X[:, 0] + 0.3 * rng.normal(size=800) > 0).astype(int)
+    some = BEDLClassifier(epochs=20, random_state=0, device="cpu").fit(X, y)
+    assert torch.allclose(some.method_.weights.sum(), torch.ones((), dtype=some.method_.weights.dtype))
+    assert some.score(X, y) > 0.85
+
+
+def test_networks_that_do_not_fit_side_by_side_are_trained_in_groups(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y, options = (X[:, 0] > 0).astype(int), {"method": "bedl", "ensemble": 5, "epochs": 3, "batch_size": 32}
+    sizes: list[int] = []
+    real = train.fit_replicas
+
+    def counted(methods, *rest, **more):
+        sizes.append(len(methods))
+        return real(methods, *rest, **more)
+
+    monkeypatch.setattr(train, "fit_replicas", counted)
+    whole = BEDLClassifier(**options, random_state=0, device="cpu").fit(X, y)
+    each = train.memory_of(whole.method_.members[0].float(), 32, (3,))
+    whole.method_.double()
+    monkeypatch.setattr(train, "ROOM", 2 * each)
+    parts = BEDLClassifier(**options, random_state=0, device="cpu", checkpoint=tmp_path).fit(X, y)
+    assert sizes == [5, 2, 2, 1]
+    assert sorted({row["member"] for row in parts.history_}) == [0, 1, 2, 3, 4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["from-0", "from-2", "from-4"]
+    np.testing.assert_allclose(parts.predict_proba(X), whole.predict_proba(X), atol=1e-4)  # nothing is drawn
+
+
+def test_the_estimate_of_memory_is_no_less_than_what_is_taken() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WIDE)], capture_output=True, text=True, check=True, timeout=600
+    )
+    estimated, taken = map(float, found.stdout.split())
+    assert 0.3 * estimated < taken < estimated
+
+
+WIDE = """
+    import resource, sys
+    import numpy as np
+    from bedl import BEDLRegressor
+    from bedl.estimators import train
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 20))
+    BEDLRegressor(method="bedl", hidden_layers=(8,), epochs=1, ensemble=2, device="cpu", random_state=0).fit(X, X[:, 0])
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    options = {"method": "bedl", "hidden_layers": (1500, 1500), "epochs": 1, "batch_size": 128, "device": "cpu"}
+    model = BEDLRegressor(**options, ensemble=5, random_state=0).fit(X, X[:, 0])
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before
+    print(5 * train.memory_of(model.method_.members[0], 128, (20,)), taken)
+"""
