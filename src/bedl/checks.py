@@ -25,6 +25,7 @@ from bedl.nn.comparison import (
     ratios_of_modules,
     where_they_part,
 )  # fmt: skip
+from bedl.nn.points import draws_of_points
 from bedl.rules import approximation
 
 __all__ = ["Operation", "Report", "SharedLayer", "check"]
@@ -69,6 +70,7 @@ class Report:
     shared: tuple[SharedLayer, ...] = ()  # layers that are called more than once in a pass
     returns: str = ""  # what the network returns, if no head can take it
     compared: bool = False  # whether the network ran on values, beside the plain one
+    draws: tuple[str, ...] = ()  # what `sampled` does where rows are not data points, in words
     ratios: tuple[tuple[str, float], ...] = ()  # std of one pass over that of a handful of draws, behind each module
 
     @property
@@ -102,6 +104,7 @@ class Report:
                 "parameters that stay point values: " + ", ".join(f"{n or '(root)'} ({t})" for n, t in self.kept)
             )
         lines += [str(layer) for layer in self.shared]
+        lines += self.draws
         if self.ratios and abs(math.log(self.ratios[-1][1])) > math.log(NOTABLE):
             lines.append(
                 f"standard deviations come out {self.ratios[-1][1]:.2g} × as large as those of drawn weights, on this "
@@ -190,7 +193,8 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     if shared and not report.failure:
         error = error_of_sharing(net, inputs, kwargs)
         shared = tuple(dataclasses.replace(layer, error=error) for layer in shared)
-    return dataclasses.replace(report, parting=parting, shared=shared, compared=True, ratios=ratios)
+    draws = () if report.failure else draws_of_points(net, inputs, kwargs)
+    return dataclasses.replace(report, parting=parting, shared=shared, compared=True, ratios=ratios, draws=draws)
 
 
 def _walk(net: nn.Module, inputs: tuple, kwargs: dict, device: torch.device | None) -> Report:
