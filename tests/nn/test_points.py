@@ -310,6 +310,27 @@ def test_padding_stays_zero_whatever_is_drawn():
         assert (y[0, 1] != 0).all()
 
 
+def test_points_that_are_all_alike_are_told_apart():
+    net = bedl.bayesianize(nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(3, 2)), init_logvar=-1.0)
+    with torch.no_grad(), bedl.sampled(net):
+        y = net(torch.full((2000, 1), 3))
+    assert (y.std(0) > 0.1).all()
+
+
+def test_random_inputs_are_drawn_once_in_a_pass():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.l = nn.Linear(3, 4)
+
+        def forward(self, x):
+            return self.l(x) - self.l(x)
+
+    with torch.no_grad(), bedl.sampled(bedl.bayesianize(Twice())) as net:
+        y = net(bedl.Moments(torch.rand(5, 3), 1.0))
+    assert y.abs().max() < 1e-5
+
+
 def test_a_wrong_per_is_refused():
     with (
         pytest.raises(ValueError, match="per is 'point' or 'call', not 'row'"),

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from bedl.errors import BEDLError
-from bedl.nn.draws import Draws, Sharing
+from bedl.moments import Moments
+from bedl.nn.draws import Draws, Sharing, point_value
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.points import PointsOfLayers, Shares
 
@@ -23,6 +25,10 @@ _LOCK = threading.Lock()  # blocks of several threads may overlap; the last to e
 
 def _gaussian_layers(module: nn.Module) -> list[GaussianLayer]:
     return [m for m in module.modules() if isinstance(m, GaussianLayer)]
+
+
+def _is_moments(x: Any) -> bool:
+    return isinstance(x, Moments)
 
 
 @contextmanager
@@ -129,19 +135,22 @@ def drawn_function(module: nn.Module) -> Iterator[nn.Module]:
 def drawing(module: nn.Module, once: bool, per: str = "point", warn: bool = False) -> Iterator[None]:
     """Inside the block layers draw their weights (see `sampled`), `once` in a pass or at each use."""
     layers = _gaussian_layers(module)
-    points = PointsOfLayers(module) if per == "point" else None
+    points = PointsOfLayers(module) if per == "point" and layers else None
     inside = [0]  # how many layers are at work
     depth = 0  # how many modules are: a pass is a call of the outermost, which is the module or a part of it
-
     shares = Shares(1, [])
 
-    def enter(part: nn.Module, args: tuple, kwargs: dict) -> None:
+    def enter(part: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         nonlocal depth, shares
         depth += 1
-        if depth == 1:
-            shares = points.of_call(part, args, kwargs) if points else Shares(1, [Sharing()] * len(layers))
-            inside[0] = 0
-            _begin_pass(layers, shares, inside, once)
+        if depth > 1:
+            return None
+        shares = points.of_call(part, args, kwargs) if points else Shares(1, [Sharing()] * len(layers))
+        inside[0] = 0
+        _begin_pass(layers, shares, inside, once)
+        if not any(map(_is_moments, pytree.tree_leaves((args, kwargs), is_leaf=_is_moments))):
+            return None
+        return pytree.tree_map(point_value, (args, kwargs), is_leaf=_is_moments)  # random inputs, too, are drawn once
 
     def leave(*_: Any) -> None:
         nonlocal depth

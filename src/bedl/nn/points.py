@@ -38,6 +38,7 @@ UNKNOWN = "which of its rows belong to which data point is not known"
 USED = "its weight is used other than by calling the layer"
 CONSTANT = "its input does not depend on the data points"
 MIXED = "what the network makes of a data point depends on the others"
+VARYING = "how many rows a layer has depends on their values"
 FAILED = "which rows belong to which data point could not be found out"
 
 
@@ -138,10 +139,10 @@ class PointsOfLayers:
             which = torch.tensor(_CHANGED[:few])
             runs = [self._run(part, inputs, used)]
             for changed in (which, ~which):
-                other = pytree.tree_map_only(Tensor, partial(_with_changes, which=changed), inputs)
+                other = _changed(inputs, changed)
                 runs.append(self._run(part, other, used))
             if len({len(run) for run in runs}) > 1:
-                return [Sharing(MIXED)] * self.count
+                return [Sharing(VARYING)] * self.count
             return self._judged(list(zip(*runs, strict=True)), used, which)
         except Exception:  # of whatever kind: inputs that are changed may be none that the network takes
             return [Sharing(FAILED)] * self.count
@@ -179,7 +180,7 @@ class PointsOfLayers:
             if any(
                 (o.layer, [x.shape for x in o.values]) != (event.layer, [x.shape for x in event.values]) for o in others
             ):
-                return [Sharing(MIXED)] * self.count
+                return [Sharing(VARYING)] * self.count
             changes = [
                 tuple(_differ(a, b) for b in bs)
                 for a, *bs in zip(event.values, *(o.values for o in others), strict=True)
@@ -232,7 +233,9 @@ def draws_of_points(net: nn.Module, inputs: tuple, kwargs: dict) -> tuple[str, .
     shares = points.of_call(points.modules[0], inputs, kwargs)
     said, folded = points.said(shares), points.folded(shares)
     return tuple(
-        f"in bedl.sampled {line}" for line in (said, f"the rows of a data point share its draw: {folded}" if folded else "") if line
+        f"in bedl.sampled {line}"
+        for line in (said, f"the rows of a data point share its draw: {folded}" if folded else "")
+        if line
     )
 
 
@@ -289,20 +292,30 @@ def _first(x: Any, n: int, few: int) -> Any:
     return (x[:few] if x.dim() and len(x) == n else x).detach().clone()
 
 
-def _with_changes(x: Tensor, which: Tensor) -> Tensor:
-    """Other values for some points. Whole numbers may be indices: they become others of the same input."""
+def _changed(inputs: Any, which: Tensor) -> Any:
+    """The inputs with other values for some points."""
+    other = pytree.tree_map_only(Tensor, partial(_with_changes, which=which), inputs)
+    pairs = zip(pytree.tree_leaves(inputs), pytree.tree_leaves(other), strict=True)
+    if any(isinstance(a, Tensor) and bool(_differ(a, b).any()) for a, b in pairs):
+        return other
+    return pytree.tree_map_only(Tensor, partial(_with_changes, which=which, counting=True), inputs)
+
+
+def _with_changes(x: Tensor, which: Tensor, counting: bool = False) -> Tensor:
+    """Whole numbers may be indices: they become others of the input, or if `counting` others up to the largest."""
     if not x.dim() or len(x) != len(which) or x.dtype == torch.bool:
         return x
-    which = which.to(x.device)
+    each = (len(x), *[1] * (x.dim() - 1))
     if x.is_floating_point() or x.is_complex():
         spread = x.abs().mean() if x.numel() else torch.ones(())
-        generator = torch.Generator().manual_seed(0)
-        noise = torch.randn(x.shape, generator=generator).to(x.device) * torch.where(spread > 0, spread, 1.0) / 8
-        other = (x + noise).to(x.dtype)
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x.device)
+        other = (x + noise * torch.where(spread > 0, spread, 1.0) / 8).to(x.dtype)
+    elif counting:
+        other = (x + 1) % (x.max() + 1)
     else:
         other = x.roll(1, 0)
-        other = torch.where((other == x).reshape(len(x), -1).all(1).view(-1, *[1] * (x.dim() - 1)), x.flip(-1), other)
-    return torch.where(which.view(-1, *[1] * (x.dim() - 1)), other, x)
+        other = torch.where((other == x).reshape(len(x), -1).all(1).view(each), x.flip(-1), other)
+    return torch.where(which.to(x.device).view(each), other, x)
 
 
 # -- what has changed --------------------------------------------------------------------------------
