@@ -27,6 +27,7 @@ from bedl.nn.comparison import (
     where_they_part,
 )  # fmt: skip
 from bedl.nn.derived import computed_by
+from bedl.nn.points import draws_of_points
 from bedl.rules import approximation
 
 __all__ = ["Operation", "Report", "SharedLayer", "check"]
@@ -73,6 +74,7 @@ class Report:
     returns: str = ""  # what the network returns, if no head can take it
     gradients: tuple[tuple[str, str], ...] = ()  # modules, and whether their gradients are "missing" or "different"
     compared: bool = False  # whether the network ran on values, beside the plain one
+    draws: tuple[str, ...] = ()  # what `sampled` does where rows are not data points, in words
     ratios: tuple[tuple[str, float], ...] = ()  # std of one pass over that of a handful of draws, behind each module
     points: tuple[str, ...] = ()  # paths of the parameters of `kept`, which stay point values
     dropped: tuple[tuple[str, str], ...] = ()  # (layer, what computed its weights, which are free means now)
@@ -121,6 +123,7 @@ class Report:
             lines.append("parameters that stay point values: " + ", ".join(self.points[:SHOWN]) + rest)
         lines += [f"{what} of '{name}' is dropped: its weights are trained freely" for name, what in self.dropped]
         lines += [str(layer) for layer in self.shared]
+        lines += self.draws
         if self._is_off():
             when = "those at the start; check the trained network again" if self.at_start else "as they are now"
             lines.append(
@@ -224,8 +227,9 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
         error = error_of_sharing(net, inputs, kwargs)
         shared = tuple(dataclasses.replace(layer, error=error) for layer in shared)
     gradients = () if report.failure or parting else tuple(where_gradients_part(net, inputs, kwargs))
+    draws = () if report.failure else draws_of_points(net, inputs, kwargs)
     return dataclasses.replace(
-        report, parting=parting, gradients=gradients, shared=shared, compared=True, ratios=ratios
+        report, parting=parting, gradients=gradients, shared=shared, compared=True, ratios=ratios, draws=draws
     )
 
 

@@ -29,10 +29,16 @@ class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
             device=plain.weight.device, dtype=plain.weight.dtype,
         )  # fmt: skip
 
-    in_proj_weight: Any = property(lambda self: self.gaussian("in_proj_weight"))
-    q_proj_weight: Any = property(lambda self: self.gaussian("q_proj_weight"))
-    k_proj_weight: Any = property(lambda self: self.gaussian("k_proj_weight"))
-    v_proj_weight: Any = property(lambda self: self.gaussian("v_proj_weight"))
+    in_proj_weight: Any = property(lambda self: self.read("in_proj_weight"))
+    q_proj_weight: Any = property(lambda self: self.read("q_proj_weight"))
+    k_proj_weight: Any = property(lambda self: self.read("k_proj_weight"))
+    v_proj_weight: Any = property(lambda self: self.read("v_proj_weight"))
+
+    takes_groups = False
+
+    @property
+    def point_axis(self) -> int:  # type: ignore[override]
+        return 0 if self.batch_first else 1
 
     def fan_in(self) -> float:
         return self.embed_dim
@@ -63,4 +69,4 @@ class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
         return each(*(point_value(x) for x in (query, key, value)), key_padding_mask)
 
     def n_points(self, query: Any, *inputs: Any, **kwargs: Any) -> int:
-        return query.shape[0 if self.batch_first else 1]
+        return query.shape[self.point_axis]

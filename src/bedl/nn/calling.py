@@ -12,7 +12,17 @@ from torch.utils import _pytree as pytree
 from bedl.errors import BEDLError
 from bedl.moments import Moments
 
-__all__ = ["Output", "call", "count_points", "has_parts", "join_parts", "map_parts", "outputs_of", "pick"]
+__all__ = [
+    "Output",
+    "as_arguments",
+    "call",
+    "count_points",
+    "has_parts",
+    "join_parts",
+    "map_parts",
+    "outputs_of",
+    "pick",
+]
 
 Output = str | int | Callable[[Any], Any] | None
 
@@ -29,9 +39,15 @@ def call(net: Callable[..., Any], x: Any) -> Any:
         >>> call(lambda a, b: a - b, (3, 1)), call(lambda a, b: a - b, {"b": 3, "a": 1})
         (2, -2)
     """
+    args, kwargs = as_arguments(x)
+    return net(*args, **kwargs)
+
+
+def as_arguments(x: Any) -> tuple[tuple, dict]:
+    """What `call` calls a network with."""
     if isinstance(x, Mapping):
-        return net(**x)
-    return net(*x) if has_parts(x) else net(x)
+        return (), dict(x)
+    return (tuple(x) if has_parts(x) else (x,)), {}
 
 
 def pick(given: Any, output: Output = None) -> Any:

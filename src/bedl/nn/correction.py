@@ -18,7 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,12 @@ from torch import Tensor, nn
 from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
-from bedl.nn.calling import Output, call, count_points, has_parts, map_parts, outputs_of
+from bedl.nn.calling import Output, as_arguments, call, count_points, has_parts, map_parts, outputs_of
 from bedl.nn.covariance_fit import as_layer_has_it, fitted_factor, outputs_first, refinement, seen_by
-from bedl.nn.draws import seeded
+from bedl.nn.draws import Draws, Rows, seeded
 from bedl.nn.layers import GaussianLayer
-from bedl.nn.modes import refuse_frozen, sampled
+from bedl.nn.modes import drawing, refuse_frozen
+from bedl.nn.points import PointsOfLayers
 from bedl.nn.weight_scale import gaussian_layers, scale_weights, take_back_scale
 
 __all__ = ["correct_variances", "remove_correction"]
@@ -40,6 +41,7 @@ _CORRECTABLE = (
     layers.GaussianConvTranspose1d, layers.GaussianConvTranspose2d, layers.GaussianConvTranspose3d,
 )  # fmt: skip
 _DRAWN_AT_ONCE = 2**25  # weights: every data point draws its own
+_SHARED_DRAWS = 400  # where all points share a draw, and average out less of its noise
 _HELD_AT_ONCE, _CHANNELS = 2**27, 64  # values of a layer, which may have so many times as many as the input
 
 Input = Any  # a tensor or Moments
@@ -63,7 +65,8 @@ def correct_variances(
         x: some 100 inputs like those to predict for, better not learned from, as the network takes them (several in a
             tuple or a dict); no labels. shape: (n, *input)
         draws: of the weights, per input; their noise in a factor is about sqrt(2 / (n·draws)). For one price, more
-            inputs are worth more than more draws: 300 with 10 are better than 100 with 30.
+            inputs are worth more than more draws: 300 with 10 are better than 100 with 30. Where all points share their
+            draws (`bedl.sampled` says where), up to 400 are made, as inputs average out less of their noise.
         seed: of these draws; the global random state is left alone.
         keep: whether the outputs are to vary as much as they did before, in the geometric mean over `x`. To this end
             the variances of all weights are scaled by one number; a likelihood that was learned stays as good. By
@@ -146,6 +149,7 @@ class _Spread:
 
     def __init__(self) -> None:
         self.count = 0
+        self.rows = Rows()  # the order of the points' rows in what the layer is given; here it is point by point
         self.own, self.mean, self.squares = torch.zeros(3).unbind()  # which broadcast to the first update's shape
 
     def update(self, own: Tensor, y: Tensor) -> None:
@@ -162,42 +166,63 @@ class _Spread:
         """Σ s² E[x²] and Var(μ·x). shapes: (n, *output)"""
         return self.own, self.squares / (self.count - 1)
 
+    def in_order(self, term: Tensor) -> Tensor:
+        """A term, with its rows as the layer has them. shape: (n, *output)"""
+        return self.rows.by_row(term.unflatten(0, (-1, self.rows.per_point)))
+
+
+Spreads = defaultdict[tuple[str, int], _Spread]  # by call, as above
+
 
 def _drawn_variances(net: nn.Module, x: Input, draws: int) -> Calls:
     """The two terms of the outputs' variance at each call of each layer. shapes: (n, *output)"""
-    rows = max(1, _DRAWN_AT_ONCE // max((layer.weight_mean.numel() for _, layer in _correctable(net)), default=1))
+    n = count_points(x)
+    if _points_share_draws(net, x):
+        spreads: Spreads = defaultdict(_Spread)
+        _draw(net, x, max(draws, min(draws * n, _SHARED_DRAWS)), 1, "call", spreads)
+        return {key: spread.terms() for key, spread in spreads.items()}
+    at_once = max(1, _DRAWN_AT_ONCE // max((layer.weight_mean.numel() for _, layer in _correctable(net)), default=1))
     sizes: list[int] = []
     map_parts(lambda part: sizes.append(part[0].numel()), x)
-    rows = max(1, min(rows, _HELD_AT_ONCE // (_CHANNELS * max(sizes))))
-    starts = range(0, count_points(x), rows)
-    parts = [_drawn_part(net, map_parts(lambda p, i=i: p[i : i + rows], x), draws, rows) for i in starts]  # type: ignore[misc]
-    return {key: tuple(torch.cat(terms) for terms in zip(*(p[key] for p in parts), strict=True)) for key in parts[0]}
+    at_once = max(1, min(at_once, _HELD_AT_ONCE // (_CHANNELS * max(sizes))))
+    parts: list[Spreads] = []
+    for i in range(0, n, at_once):
+        part = map_parts(lambda p, i=i: p[i : i + at_once], x)  # type: ignore[misc]
+        rounds = math.ceil(draws / max(1, at_once // count_points(part)))
+        parts.append(defaultdict(_Spread))
+        _draw(net, part, rounds, math.ceil(draws / rounds), "point", parts[-1])
+    return {
+        key: tuple(spread.in_order(torch.cat(terms)) for terms in zip(*(p[key].terms() for p in parts), strict=True))
+        for key, spread in parts[0].items()
+    }
 
 
-def _drawn_part(net: nn.Module, x: Input, draws: int, rows: int) -> Calls:
-    """The same for as many inputs as can draw their weights at once."""
-    n = count_points(x)
-    rounds = math.ceil(draws / max(1, rows // n))
-    copies = math.ceil(draws / rounds)
-    spreads: defaultdict[tuple[str, int], _Spread] = defaultdict(_Spread)
+def _points_share_draws(net: nn.Module, x: Input) -> bool:
+    """Whether there is a weight of which all points share a draw, so that points repeated would be no more draws."""
+    twice = map_parts(lambda part: torch.cat([part, part]), x)  # a single point would share it with nobody
+    points = PointsOfLayers(net)
+    return bool(points.notes(points.of_call(net, *as_arguments(twice))))
+
+
+def _draw(net: nn.Module, x: Input, rounds: int, copies: int, per: str, spreads: Spreads) -> None:
+    """Run the network, each time with so many copies of the inputs, and update what is known of its layers' outputs."""
 
     def watch(key: tuple[str, int], layer: GaussianLayer, value: Input) -> None:
-        if value.shape[0] % (copies * n):
-            raise BEDLError(
-                f"correct_variances: the input of layer '{key[0]}' has shape {tuple(value.shape)}; its first axis must "
-                "be that of the data points"
-            )
         value = value.sample() if isinstance(value, Moments) else value
-        pair = layer.gaussian("weight")
+        pair, draws, spread = layer.gaussian("weight"), cast(Draws, layer.drawn), spreads[key]
         own = _linear_map(layer, pair.variance)(value.to(pair.variance.dtype).square())
         y = _linear_map(layer, pair.loc.to(pair.variance.dtype))(value)
-        spreads[key].update(own.unflatten(0, (copies, -1)), y.unflatten(0, (copies, -1)))
+        if per == "point":
+            spread.rows = rows = draws.rows(layer, len(value))
+            own, y = (rows.by_point(t).flatten(0, 1).unflatten(0, (copies, -1)) for t in (own, y))
+        else:
+            own, y = own.unsqueeze(0), y.unsqueeze(0)
+        spread.update(own, y)
 
-    with sampled(net):
+    with drawing(net, once=True, per=per):
         for _ in range(rounds):
             with _watched(net, watch):
                 call(net, map_parts(lambda part: part.repeat(copies, *[1] * (part.dim() - 1)), x))
-    return {key: spread.terms() for key, spread in spreads.items()}
 
 
 # -- the fit ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -24,10 +24,15 @@ def type_of(layer: nn.Module) -> type[nn.Module]:
     return parametrize.type_before_parametrizations(layer)
 
 
-def copied(module: Net) -> Net:
-    """A deep copy, also of modules that keep a computed weight, which torch refuses to copy."""
+def copied(module: Net, instead: Mapping[int, Any] | None = None) -> Net:
+    """A deep copy, also of modules that keep a computed weight, which torch refuses to copy.
+
+    Args:
+        module: to be copied.
+        instead: what comes in place of objects, by their id.
+    """
     values = [v for m in module.modules() for v in vars(m).values() if isinstance(v, Tensor) and not v.is_leaf]
-    return copy.deepcopy(module, {id(value): value.detach().clone() for value in values})
+    return copy.deepcopy(module, {**(instead or {}), **{id(value): value.detach().clone() for value in values}})
 
 
 def computed_by(layer: nn.Module) -> list[str]:

@@ -6,18 +6,135 @@ numbers; or, where outputs are drawn in place of weights, draws the outputs give
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import dataclasses
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
+from bedl.errors import BEDLError
 from bedl.moments import Moments
 from bedl.special import std
 
-__all__ = ["noise_of_rows", "point_value", "same_numbers", "seeded"]
+__all__ = ["Draws", "Rows", "Sharing", "WatchedWeight", "noise_of_rows", "point_value", "same_numbers", "seeded"]
+
+
+class Rows(NamedTuple):
+    """How a first axis holds the rows of data points: beside each other, or one of each point after the other."""
+
+    per_point: int = 1
+    strided: bool = False
+
+    def by_point(self, x: Any) -> Any:
+        """shape: (points·per_point, …) -> (points, per_point, …)"""
+        points = len(x) // self.per_point
+        if self.strided:
+            return x.unflatten(0, (self.per_point, points)).transpose(0, 1)
+        return x.unflatten(0, (points, self.per_point))
+
+    def by_row(self, x: Any) -> Any:
+        """shape: (points, per_point, …) -> (points·per_point, …)"""
+        return (x.transpose(0, 1) if self.strided else x).flatten(0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """How a weight is drawn: for all points at once, and why; or for each, whose rows are these."""
+
+    reason: str = "there is one data point"
+    rows: dict[int, Rows] = dataclasses.field(default_factory=dict)  # by their number per point
+    draws_outputs: bool = False  # one row of each point at each call: outputs may be drawn in place of weights
+
+
+class Draws:
+    """What one weight, of one layer or of several that share it, has drawn in a pass.
+
+    Args:
+        sharing: between the points.
+        points: how many there are.
+        inside: how many layers are at work, one within the other; of all layers together.
+        once: per pass, or at each use.
+    """
+
+    def __init__(self, sharing: Sharing, points: int, inside: list[int], once: bool):
+        self.sharing, self.points, self.inside, self.once = sharing, points, inside, once
+        self.states: dict[Any, Any] = {}
+        self.outputs: list[list[Any]] = []
+        self.values: dict[str, Any] = {}
+
+    @property
+    def for_all(self) -> bool:
+        """Whether all points share a draw."""
+        return bool(self.sharing.reason)
+
+    @contextmanager
+    def call(self, layer: Any, args: tuple, kwargs: dict) -> Iterator[None]:
+        """Inside the block the layer is at work: its random numbers are those of its first call in this pass."""
+        self.inside[0] += 1
+        try:
+            if self.for_all or not self.once or self.sharing.draws_outputs:
+                yield
+            else:
+                with same_numbers(self.states, "weights", layer._device()):
+                    yield
+        finally:
+            self.inside[0] -= 1
+
+    def rows(self, layer: Any, n_rows: int) -> Rows:
+        """How so many rows belong to the points."""
+        rows = self.sharing.rows.get(n_rows // self.points) if n_rows % self.points == 0 else None
+        return (
+            self.refuse(layer, f"is called with {n_rows} rows for {self.points} data points") if rows is None else rows
+        )
+
+    def refuse(self, layer: Any, why: str) -> Any:
+        raise BEDLError(
+            f"sampled: {type(layer).__name__} {why}, which it was not when the network was tried out, so that "
+            "weights cannot be drawn for each data point; use bedl.sampled(net, per='call'), one draw for all of them"
+        )
+
+    def read(self, layer: Any, name: str) -> Any:
+        """What reading a weight gives: the draw that all points share."""
+        if not self.for_all:
+            pair = layer.random_weight(name)
+            if not isinstance(pair, Moments):
+                return pair
+            return WatchedWeight.of(pair.loc, lambda: self.refuse(layer, "has its weight used other than by a call"))
+        if name not in self.values or not self.once:
+            self.values[name] = point_value(layer.gaussian(name))
+        value = self.values[name]
+        return value if value is None else layer.usable(value)
+
+
+_DESCRIPTIONS = {
+    getattr(Tensor, name).__get__
+    for name in ("shape", "device", "dtype", "ndim", "layout", "requires_grad", "is_cuda", "is_nested", "is_leaf")
+} | {Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.__len__, Tensor.get_device}
+
+
+class WatchedWeight(Tensor):
+    """A weight that says when it is used for more than to ask for its shape."""
+
+    on_use: Callable[[], Any]
+
+    @classmethod
+    def of(cls, value: Tensor, on_use: Callable[[], Any]) -> WatchedWeight:
+        watched = value.as_subclass(cls)
+        watched.on_use = on_use
+        return watched
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func not in _DESCRIPTIONS:
+            for x in pytree.tree_leaves((args, kwargs)):
+                if isinstance(x, cls):
+                    vars(x)["on_use"]()
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
 
 def point_value(x: Any) -> Any:

@@ -8,7 +8,6 @@ what the inherited forward does with it, the rules answer. Biases stay determini
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from bedl.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
 from bedl.nn.derived import compute_stored_weights
-from bedl.nn.draws import noise_of_rows, point_value, same_numbers
+from bedl.nn.draws import Draws, Rows, noise_of_rows, point_value
 from bedl.nn.guests import meet_guests
 from bedl.rules.weights import LayerWeight
 
@@ -43,7 +42,9 @@ class GaussianLayer(nn.Module):
     is_sampling = False
     prepared: dict[str, Any] | None = None  # inside `frozen`
     frozen_by = 0  # how many such blocks there are
-    drawn: dict[Any, Any] | None = None  # inside `sampled`: what this pass has drawn already
+    drawn: Draws | None = None  # inside `sampled`: what this pass has drawn already
+    point_axis = 0  # of inputs
+    takes_groups = True  # whether several rows of a point can be given to one draw
     covariance_factor: Tensor | None  # broadcasts to the weight; none until `correct_variances` has fitted it
     common_variance: Tensor | None  # of all outputs, fitted together with it. shape: (outputs,)
     variance_shift: Tensor | None  # what it has added to the log-variances. shape: ()
@@ -117,7 +118,19 @@ class GaussianLayer(nn.Module):
         gain = None if factor is None else pair.loc.to(pair.variance.dtype).square() * factor.to(pair.variance.dtype)
         return LayerWeight(pair.loc, pair.variance, gain, self._variances_by_output(pair.variance))
 
-    weight: Any = property(_weight)
+    def random_weight(self, name: str) -> Any:
+        """One of `gaussian_parameters` as the layer works with it."""
+        return self._weight() if name == "weight" else self.gaussian(name)
+
+    def read(self, name: str) -> Any:
+        """What code gets that asks for a weight: Moments, and while weights are drawn this pass's draw."""
+        return self.random_weight(name) if self.drawn is None else self.drawn.read(self, name)
+
+    def usable(self, values: Tensor) -> Tensor:
+        """Values of the weight, of which a layer may not use all."""
+        return values
+
+    weight: Any = property(lambda self: self.read("weight"))
 
     def _variances_by_output(self, variance: Tensor) -> Tensor | None:
         """Of the weight, where they are all there is. variance: shape (outputs, *inputs); result: shape (outputs,)"""
@@ -129,7 +142,7 @@ class GaussianLayer(nn.Module):
         self.prepared = None
         pairs = {name: self.gaussian(name) for name in self.gaussian_parameters}
         weight = pairs.get("weight")
-        if type(self).weight is GaussianLayer.weight and isinstance(weight, Moments):
+        if type(self)._weight is GaussianLayer._weight and isinstance(weight, Moments):
             pairs["weight"] = weight = self._weight()
             if weight.gain is None:
                 weight.gain = weight.loc.to(weight.variance.dtype).square()
@@ -184,8 +197,14 @@ class GaussianLayer(nn.Module):
         if not self.is_sampling:
             return self._with_common_variance(super().forward(*args, **kwargs))
         args, kwargs = tuple(point_value(x) for x in args), {name: point_value(x) for name, x in kwargs.items()}
-        with self.one_draw(*args, **kwargs):
+        if self.drawn is None:
             return self.sample(*args, **kwargs)
+        with self.drawn.call(self, args, kwargs):
+            return self.forward_with_draw(*args, **kwargs) if self.drawn.for_all else self.sample(*args, **kwargs)
+
+    def forward_with_draw(self, *args: Any, **kwargs: Any) -> Any:
+        """The output with the draw of the weights that all points share."""
+        return super().forward(*args, **kwargs)
 
     def _with_common_variance(self, y: Any) -> Any:
         common = self._buffers.get("common_variance")
@@ -200,16 +219,13 @@ class GaussianLayer(nn.Module):
         Random inputs are drawn too. This is the oracle that the moments are tested against.
         """
 
+        values = [point_value(x) for x in inputs]
+        rows = Rows() if self.drawn is None else self.drawn.rows(self, self.n_points(*values))
+
         def one(*point: Tensor) -> Tensor:
-            return self._drawn().forward(*(x.unsqueeze(0) for x in point)).squeeze(0)  # hooks see the whole batch
+            return self._drawn().forward(*point)  # hooks see the whole batch
 
-        return torch.func.vmap(one, randomness="different")(*(point_value(x) for x in inputs))
-
-    def one_draw(self, *inputs: Any, **kwargs: Any) -> AbstractContextManager:
-        """Inside the block `sample` draws what it drew at this pass's first call for as many points."""
-        if self.drawn is None:
-            return nullcontext()
-        return same_numbers(self.drawn, self.n_points(*inputs, **kwargs), self._device())
+        return rows.by_row(torch.func.vmap(one, randomness="different")(*(rows.by_point(x) for x in values)))
 
     def n_points(self, *inputs: Any, **kwargs: Any) -> int:
         """How many data points there are among the inputs."""
@@ -226,7 +242,7 @@ class GaussianLayer(nn.Module):
 
     def _drawn(self) -> Any:
         """The torch layer with one draw of the weights; it shares everything else with this one."""
-        pairs = {name: getattr(self, name) for name in self.gaussian_parameters}
+        pairs = {name: self.random_weight(name) for name in self.gaussian_parameters}
         return self.with_weights({name: None if pair is None else pair.sample() for name, pair in pairs.items()})
 
     def with_weights(self, weights: dict[str, Tensor | None]) -> Any:
@@ -277,27 +293,16 @@ class GaussianLinear(GaussianLayer, nn.Linear):
         """As `GaussianLayer.sample`. A point of one row meets each weight once, so that its outputs are independent
         normals given the row: they are drawn instead of the many weights (Kingma, Salimans and Welling, 2015)."""
         x = point_value(*inputs)
-        if not self._draws_outputs(x):
+        draws = self.drawn
+        if x.dim() != 2 or not (draws is None or draws.sharing.draws_outputs):
+            if draws is not None and draws.sharing.draws_outputs and draws.outputs:
+                draws.refuse(self, f"is called with an input of {x.dim()} axes")
             return super().sample(x)
         pair = self.gaussian("weight")
-        if self.drawn is None:
+        if draws is None or not draws.once:
             return cast(Moments, F.linear(x, pair, self.bias)).sample()
-        earlier = self.drawn.setdefault(("outputs", len(x)), [])
-        return F.linear(x, pair.loc, self.bias) + noise_of_rows(x, pair.variance, earlier).to(x.dtype)
-
-    def one_draw(self, *inputs: Any, **kwargs: Any) -> AbstractContextManager:
-        x = (*inputs, *kwargs.values())[0]
-        if self._draws_outputs(x):
-            return nullcontext()
-        if self.drawn is not None and ("outputs", len(x)) in self.drawn:
-            raise BEDLError(
-                f"sampled: {self} is called with inputs of two axes and then with one of shape {tuple(x.shape)} in the "
-                "same pass, for which it would have to draw again; give it inputs of three axes (x.unsqueeze(1)) always"
-            )
-        return super().one_draw(*inputs, **kwargs)
-
-    def _draws_outputs(self, x: Tensor) -> bool:
-        return x.dim() == 2 and (self.drawn is None or len(x) not in self.drawn)
+        draws.rows(self, len(x))
+        return F.linear(x, pair.loc, self.bias) + noise_of_rows(x, pair.variance, draws.outputs).to(x.dtype)
 
 
 class GaussianConv1d(GaussianLayer, nn.Conv1d):
@@ -360,14 +365,14 @@ class GaussianEmbedding(GaussianLayer, nn.Embedding):
     def total_second_moment(self) -> float:
         return 1.0
 
-    def _without_padding(self) -> Any:
+    def _weight(self) -> Any:
         pair = self.gaussian("weight")
-        if not isinstance(pair, Moments) or self.padding_idx is None:
-            return pair
-        keep = torch.arange(pair.shape[0], device=pair.device).ne(self.padding_idx).unsqueeze(-1)
-        return Moments(pair.loc * keep, pair.variance * keep)
+        return Moments(self.usable(pair.loc), self.usable(pair.variance)) if isinstance(pair, Moments) else pair
 
-    weight: Any = property(_without_padding)
+    def usable(self, values: Tensor) -> Tensor:
+        if self.padding_idx is None:
+            return values
+        return values * torch.arange(len(values), device=values.device).ne(self.padding_idx).unsqueeze(-1)
 
 
 class GaussianBilinear(GaussianLayer, nn.Bilinear):

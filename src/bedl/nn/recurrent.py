@@ -36,6 +36,7 @@ class _Recurrent(GaussianLayer):
     hidden_size: int
     kind: ClassVar[str]
     nonlinearity: str
+    takes_groups = False
 
     def reset_parameters(self) -> None:
         """As torch does: weights and biases between ±1/√hidden. With variances, weights have that second moment."""
@@ -55,6 +56,9 @@ class _Recurrent(GaussianLayer):
         """The Gaussian weights, and what every product needs of them once; and the biases."""
         weights: Weights = {name: p for name, p in self._parameters.items() if name.startswith("bias")}
         for name in self.gaussian_parameters:
+            if self.drawn is not None and self.drawn.for_all:
+                weights[name] = self.read(name)
+                continue
             pair = self.gaussian(name)
             weights[name] = LayerWeight(pair.loc, pair.variance, pair.loc.to(pair.variance.dtype).square())
         return weights
@@ -107,15 +111,22 @@ class _GaussianSequenceLayer(_Recurrent):
     def __getattr__(self, name: str) -> Any:
         names = self.__dict__.get("_flat_weights_names", ())
         if name in names and f"{name}_mean" in self._parameters:
-            return self.gaussian(name)
+            return self.read(name)
         return super().__getattr__(name)
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
         meet_guests()
         if self.is_sampling:
             return super().forward(_drawn(input), _drawn(hx))
+        return self.forward_with_draw(input, hx)
+
+    def forward_with_draw(self, input: Operand, hx: Any = None) -> Any:
         weights = self._weights()
         return self._in_any_form(input, hx, lambda x, state, mask: self._all_layers(weights, x, state, mask))
+
+    @property
+    def point_axis(self) -> int:  # type: ignore[override]
+        return 0 if self.batch_first else 1
 
     def sample(self, input: Operand, hx: Any = None) -> Any:
         """The output with weights drawn *once for each sequence*."""
@@ -251,13 +262,16 @@ class _GaussianCell(_Recurrent):
 
     gaussian_parameters = ("weight_ih", "weight_hh")
 
-    weight_ih: Any = property(lambda self: self.gaussian("weight_ih"))
-    weight_hh: Any = property(lambda self: self.gaussian("weight_hh"))
+    weight_ih: Any = property(lambda self: self.read("weight_ih"))
+    weight_hh: Any = property(lambda self: self.read("weight_hh"))
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
         meet_guests()
         if self.is_sampling:
             return super().forward(_drawn(input), _drawn(hx))
+        return self.forward_with_draw(input, hx)
+
+    def forward_with_draw(self, input: Operand, hx: Any = None) -> Any:
         return self._in_any_form(input, hx, lambda x, state: self._next(self._weights(), x, state))
 
     def sample(self, input: Operand, hx: Any = None) -> Any:
