@@ -107,7 +107,7 @@ bench: $(STAMP) ## speed against peers (benchmarks/); never part of the tests
 	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(STAMP) ## generate docs/operations.md from the rules, docs/api.md from docstrings, docs/tables.md from results/
-	$(BIN)/python -m bedl.rules > docs/operations.md || { rm -f docs/operations.md; exit 1; }
+	$(BIN)/python -m tools.operations > docs/operations.md || { rm -f docs/operations.md; exit 1; }
 	$(BIN)/python tools/api.py > docs/api.md || { rm -f docs/api.md; exit 1; }
 	$(BIN)/python tools/bench_tables.py > docs/tables.md || { rm -f docs/tables.md; exit 1; }
 

@@ -1,4 +1,4 @@
-"""Builds the kernels of `bedl.native` with the package, if there is a C compiler; if not, PyTorch does their work."""
+"""Builds the kernels of `bedl._kernels` with the package, if there is a C compiler; if not, PyTorch does their work."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ROOM = Path(__file__).parent / "src" / "bedl" / "native"
+ROOM = Path(__file__).parent / "src" / "bedl" / "_kernels"
 SOURCES = sorted(ROOM.glob("*.c"))
 TEXT = b"".join(path.read_bytes() for path in sorted(ROOM.glob("*.[ch]")))
-TARGET = ROOM / f"kernels-{hashlib.sha256(TEXT).hexdigest()[:12]}.so"  # as bedl.native looks for it
+TARGET = ROOM / f"kernels-{hashlib.sha256(TEXT).hexdigest()[:12]}.so"  # as bedl._kernels looks for it
 
 # No errno and traps, which nobody asks for, so that loops can be vectorised; NaN and infinity keep their meaning (never
 # -ffast-math, which would also change the arithmetic of the whole process). Jump threading would make branches of them.

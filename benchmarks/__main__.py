@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bedl import native
+from bedl import _kernels
 from benchmarks import (
     agreement,
     head,
@@ -144,7 +144,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
     results: dict[str, Any] = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
-    results["kernels"] = native.is_built()
+    results["kernels"] = _kernels.is_built()
     print("kernels in C:", "in use" if results["kernels"] else "not in use")
     for name in options.sections or SECTIONS:
         print(f"\n{SECTIONS[name].__doc__}\n", flush=True)

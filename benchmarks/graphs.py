@@ -14,7 +14,7 @@ import torch
 from sklearn.datasets import make_friedman1
 
 from bedl import BEDLRegressor
-from bedl.bench.timing import cpu_of, cpu_of_each
+from bedl.bench.util import cpu_of, cpu_of_each
 from bedl.deploy import OnnxModel, export
 from benchmarks.nets import NETS
 

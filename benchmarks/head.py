@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bedl import Dirichlet, Moments
-from bedl.bench.timing import medians, threads
+from bedl.bench.util import medians, threads
 
 __all__ = ["measure"]
 

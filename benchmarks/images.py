@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from bedl import BEDLClassifier, metrics
-from bedl.bench.foreign import RESEMBLES, foreign_sets
-from bedl.bench.images import load
-from bedl.bench.nets import lenet5
+from bedl import BEDLClassifier
+from bedl.bench.images import RESEMBLES, foreign_sets, load
+from bedl.bench.util import lenet5
+from bedl.evaluation import metrics
 
 
 def main() -> None:

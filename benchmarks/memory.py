@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.bench.memory import PeakMemory
+from bedl.bench.util import PeakMemory
 from bedl.methods import Batch
 from bedl.training import adam
 from benchmarks.nets import NETS

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bedl
-from bedl.bench.nets import cifar_net, lenet5, mlp
+from bedl.bench.util import cifar_net, lenet5, mlp
 
 __all__ = ["NETS", "Net", "resnet18"]
 

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bedl
-from bedl.bench.timing import medians, threads
+from bedl.bench.util import medians, threads
 from bedl.methods import Batch
 from bedl.nn import GaussianLayer
 from bedl.training import adam
-from bedl.training.compiling import Compiled
+from bedl.training.compile import Compiled
 from benchmarks.nets import NETS, Net
 
 __all__ = ["CASES", "measure"]

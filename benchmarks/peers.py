@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bedl.bench.nets import lenet5
-from bedl.bench.timing import medians, threads
+from bedl.bench.util import lenet5, medians, threads
 from benchmarks.passes import bedl_runs, plain_runs, targets
 
 __all__ = ["PEERS", "measure"]
@@ -85,13 +84,12 @@ def torch_adf(x: Tensor) -> Predict:
 
 
 def suq(x: Tensor) -> Predict:
-    from suq import streamline_mlp  # noqa: F401
 
     raise ImportError("it has no convolutions")
 
 
 def pytagi(x: Tensor) -> Predict:
-    from pytagi.nn import Conv2d, Linear, MixtureReLU, OutputUpdater, Sequential  # noqa: F401
+    from pytagi.nn import Conv2d, Linear, MixtureReLU, Sequential
 
     model = Sequential(
         Conv2d(1, 20, 5, stride=2, in_width=28, in_height=28), MixtureReLU(), Conv2d(20, 50, 5, stride=2),

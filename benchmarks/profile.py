@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bedl.bench.timing import threads
+from bedl.bench.util import threads
 from benchmarks.nets import NETS
 from benchmarks.passes import bedl_runs, targets
 

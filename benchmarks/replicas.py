@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from bedl import BEDL, GaussianLinear, Normal
 from bedl.methods import Batch
 from bedl.training import adam
-from bedl.training.replica_data import ReplicaBatches
-from bedl.training.stacked import Stacked
-from bedl.training.vector_adam import VectorAdam, clipping, norms
+from bedl.training.engines.stacked import ReplicaBatches, Stacked, VectorAdam, clipping, norms
 
 
 def concrete(split: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bedl import BEDL, Dirichlet, GaussianLinear, Moments, Normal, fit
-from bedl.bench.timing import threads
+from bedl.bench.util import threads
 
 __all__ = ["measure"]
 

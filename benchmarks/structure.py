@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import bedl
-from bedl.bench.nets import mlp
+from bedl.bench.util import mlp
 from bedl.data import UCISplit, load_images, load_uci
-from bedl.metrics import auroc, nll_categorical
+from bedl.evaluation.metrics import auroc, nll_categorical
 from bedl.objectives import PAC
 from bedl.training import fit_replicas
 from benchmarks.nets import NETS

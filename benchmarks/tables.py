@@ -22,7 +22,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
 from bedl import BEDL, BEDLClassifier, BEDLRegressor, GaussianLinear, Normal
-from bedl.bench.timing import cpu_of, cpu_of_each, threads
+from bedl.bench.util import cpu_of, cpu_of_each, threads
 from bedl.training import fit_replicas
 from benchmarks import graphs
 
@@ -156,7 +156,7 @@ def _from_a_shell(repeats: int) -> dict[str, float]:
 def _verbs(repeats: int) -> dict[str, float]:
     """What the command line takes, on a table of 500 rows."""
     first_step = (
-        "import os, sys, time; from bedl.training.replica_run import ReplicaRun; "
+        "import os, sys, time; from bedl.training.engines.stacked import ReplicaRun; "
         "ReplicaRun._step = lambda run: (print('CPU', time.process_time(), file=sys.stderr, flush=True), os._exit(0)); "
     )
     at_the_end = (

@@ -11,7 +11,7 @@ import numpy as np
 
 from bedl import BEDLRegressor
 from bedl.bench import Cell, Choice, Column, Outcome, Table, row_file, run, sheets, shown
-from bedl.bench.scores import regression_scores
+from bedl.bench.regression import regression_scores
 
 QUICK = "--quick" in sys.argv
 GIVEN = [word for word in sys.argv[1:] if not word.startswith("-")]

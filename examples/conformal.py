@@ -10,7 +10,8 @@ import sys
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from bedl import BEDLRegressor, metrics
+from bedl import BEDLRegressor
+from bedl.evaluation import metrics
 
 try:
     from mapie.conformity_scores import ResidualNormalisedScore

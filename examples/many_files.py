@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-import bedl.tabular
+import bedl.estimators.tabular
 from bedl.data import open_table
-from bedl.tabular.parts import predict_parts
+from bedl.estimators.tabular.many_files import predict_parts
 
 QUICK = {"epochs": 2} if "--quick" in sys.argv else {}
 

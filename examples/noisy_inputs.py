@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 import bedl
-from bedl import BEDLRegressor, metrics
+from bedl import BEDLRegressor
+from bedl.evaluation import metrics
 
 QUICK = "--quick" in sys.argv
 

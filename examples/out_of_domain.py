@@ -12,7 +12,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import bedl
-from bedl import BEDLClassifier, metrics
+from bedl import BEDLClassifier
+from bedl.evaluation import metrics
 
 QUICK = "--quick" in sys.argv
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from bedl import tabular
+from bedl.estimators import tabular
 
 QUICK = "--quick" in sys.argv
 

@@ -9,7 +9,8 @@ from sklearn.datasets import load_diabetes
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import train_test_split
 
-from bedl import BEDLRegressor, metrics
+from bedl import BEDLRegressor
+from bedl.evaluation import metrics
 
 QUICK = "--quick" in sys.argv
 

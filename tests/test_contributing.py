@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bedl import BEDL, PAC, GaussianLinear, Normal, dispatch, fit, rules
+from bedl import BEDL, PAC, GaussianLinear, Normal, fit
 from bedl.methods import Batch, Method
-from bedl.moments import Moments
+from bedl.moments import Moments, dispatch
+from bedl.moments.rules import table
 from tests import recipes
 from tests.rules import test_elementwise
 
@@ -35,9 +36,9 @@ def test_an_activation_passes_the_tests_of_its_neighbours(monkeypatch: pytest.Mo
     _, rows, cases = recipes.follow("Add an activation", monkeypatch)
     assert isinstance(rows, dict)
     for names, rule in rows.items():
-        assert names not in rules.TABLE["activation"]
-        monkeypatch.setitem(rules.TABLE["activation"], names, rule)
-    rules._install()
+        assert names not in table.TABLE["activation"]
+        monkeypatch.setitem(table.TABLE["activation"], names, rule)
+    table._install()
     assert cases
     for case in cases:
         test_elementwise.test_agrees_with_quadrature(case)

@@ -23,7 +23,7 @@ def test_every_name_of_the_facade_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("package", [bedl, bedl.data, bedl.deploy], ids=lambda package: package.__name__)
 def test_names_are_those_of_the_stub(package: ModuleType) -> None:
-    """Read line by line, unlike `bedl._lazy`: in its order, without the rooms, which are attributes."""
+    """Read line by line, unlike `bedl._utils.imports`: in its order, without the rooms, which are attributes."""
     stub = Path(str(package.__file__)).with_suffix(".pyi").read_text()
     found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", stub, re.MULTILINE)
     assert len(found) == stub.count(" import ")
@@ -64,7 +64,7 @@ def run(program: str) -> str:
 
 
 def test_importing_bedl_does_not_import_torch() -> None:
-    assert run("import sys, bedl, bedl.errors; print('torch' in sys.modules)").strip() == "False"
+    assert run("import sys, bedl, bedl._utils.errors; print('torch' in sys.modules)").strip() == "False"
 
 
 def test_moments_come_with_their_rules_whichever_room_is_imported_first() -> None:
@@ -75,7 +75,7 @@ def test_moments_come_with_their_rules_whichever_room_is_imported_first() -> Non
 
 
 def test_a_module_that_is_imported_later_has_its_version_now() -> None:
-    code = "from bedl._lazy import later\nwith later('pandas'):\n import pandas\n print(pandas.__version__)"
+    code = "from bedl._utils.imports import later\nwith later('pandas'):\n import pandas\n print(pandas.__version__)"
     code += "\nimport sys; assert 'pandas' not in sys.modules"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == version("pandas")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bedl.files import OutputExistsError, OutputFileError, lives, refuse_unwritable, write_atomically, written_whole
+from bedl._utils.io import OutputExistsError, OutputFileError, lives, refuse_unwritable, write_atomically, written_whole
 
 
 def test_an_error_leaves_what_was_there(tmp_path):
@@ -57,7 +57,7 @@ def test_places_are_refused_with_a_remedy(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bedl.files import written_whole
+from bedl._utils.io import written_whole
 
 with written_whole(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")

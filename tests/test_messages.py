@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import bedl
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 from bedl.training import fit, fit_replicas
 
 X, LABELS = torch.randn(16, 4), torch.arange(16) % 3

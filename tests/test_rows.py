@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bedl.rows import RowFile, RowFileError
+from bedl._utils.io import RowFile, RowFileError
 
 KEY = ("method", "split")
 
@@ -98,7 +98,7 @@ def test_numbers_of_numpy_and_those_that_are_none(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from bedl.rows import RowFile
+from bedl._utils.io import RowFile
 rows = RowFile(sys.argv[1], ("method", "split"))
 for split in range(int(sys.argv[2])):
     rows.add({"method": "bedl", "split": split, "who": sys.argv[3], "text": "x" * 5000})

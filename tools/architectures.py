@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 import bedl
-from bedl.checks import Report
 from bedl.deploy import ExportError
 from bedl.heads import MeanVariance
 from bedl.nn import kept_deterministic
+from bedl.nn.check import Report
 from tests.nn.architectures import ARCHITECTURES, build, output
 
 DRAWS = 200

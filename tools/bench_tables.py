@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from bedl.bench import Sheet, Table, sheets, shown
-from bedl.bench.running import row_file
+from bedl.bench.runner import row_file
 from bedl.bench.tables import get, names
 
 RESULTS = Path(__file__).parents[1] / "results"

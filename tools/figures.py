@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bedl.bench import sheets
-from bedl.bench.running import row_file
+from bedl.bench.runner import row_file
 from bedl.bench.tables import get
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.datasets import make_moons
 
 from bedl import BEDLClassifier
-from bedl.report import png
+from bedl.evaluation.report import layout
 
 SIDE, GAP, LEFT, TOP = 180, 14, 70, 34
 CELLS = 90  # along a side of a map
@@ -80,7 +80,7 @@ def _map(values: np.ndarray) -> str:
     stops = np.array([[255, 255, 255], [254, 217, 142], [217, 95, 14], [102, 37, 6]])
     place = np.sqrt(values.clip(0, 1))  # so that small parts are seen, too
     image = np.stack([np.interp(place, np.linspace(0, 1, len(stops)), stops[:, channel]) for channel in range(3)])
-    return "data:image/png;base64," + base64.b64encode(png.encode(image.round().astype(np.uint8))).decode("ascii")
+    return "data:image/png;base64," + base64.b64encode(layout.encode(image.round().astype(np.uint8))).decode("ascii")
 
 
 def _points(x: np.ndarray, y: np.ndarray, reach: float) -> str:

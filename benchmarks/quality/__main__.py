@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from bedl.bench.summary import mean_and_error
+from bedl.bench.benchmark import mean_and_error
 from benchmarks.quality import active, impossible, ranks, rows, users
 
 TABLES: dict[str, Any] = {"targets": users, "classes": users, "active": active, "impossible": impossible}

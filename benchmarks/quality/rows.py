@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bedl.bench.working import source_version
-from bedl.rows import Row, RowFile
+from bedl._utils.io import Row, RowFile
+from bedl.bench.runner import source_version
 
 __all__ = ["Cell", "read", "run"]
 

@@ -1,4 +1,4 @@
-"""What predictions of classes are scored by, the same for every method; of targets, see `bedl.bench.scores`."""
+"""What predictions of classes are scored by, the same for every method; of targets, see `bedl.bench.regression`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from bedl.bench.scores import gaussian_scores, regression_scores
+from bedl.bench.regression import gaussian_scores, regression_scores
 from benchmarks.quality import tables
 from benchmarks.quality.rows import Cell
 from benchmarks.quality.scores import class_scores
@@ -41,7 +41,7 @@ def work(cell: Cell) -> dict[str, float]:
     if cell["method"] in ("auto", "stack"):
         return _bedl(cell, X_train, y[train], X_test, y[test], classes)
     from bedl.data import open_table
-    from bedl.data.features import FeatureEncoder
+    from bedl.data.encode import FeatureEncoder
 
     encoder = FeatureEncoder.fit(open_table(X_train))
     numbers = [encoder(open_table(part), unseen="ignore").astype(np.float64) for part in (X_train, X_test)]

@@ -4,7 +4,7 @@ Names are imported when they are first used: reading a table or running an expor
 listed in `__init__.pyi`.
 """
 
-from bedl._lazy import lazy_names
+from bedl._utils.imports import lazy_names
 
 __version__ = "0.1.0"
 

@@ -1,16 +1,16 @@
-"""The names of bedl and where each comes from; bedl._lazy reads them, too."""
+"""The names of bedl and where each comes from; bedl._utils.imports reads them, too."""
 
 # from a table to predictions that say how sure they are
 from bedl.estimators import BEDLClassifier as BEDLClassifier
 from bedl.estimators import BEDLRegressor as BEDLRegressor
 
 # which method for a table
-from bedl.tabular import compare as compare
+from bedl.estimators.tabular import compare as compare
 
 # the value that goes through a network, and what answers for its operations
 from bedl.moments import Moments as Moments
-from bedl.dispatch import register_rule as register_rule
-from bedl.dispatch import use_rules as use_rules
+from bedl.moments.dispatch import register_rule as register_rule
+from bedl.moments.dispatch import use_rules as use_rules
 
 # layers with Gaussian weights
 from bedl.nn import GaussianBilinear as GaussianBilinear
@@ -25,7 +25,7 @@ from bedl.nn import sampled as sampled
 
 # from an existing network and back
 from bedl.nn import bayesianize as bayesianize
-from bedl.checks import check as check
+from bedl.nn.check import check as check
 from bedl.nn import correct_variances as correct_variances
 from bedl.nn import deterministic as deterministic
 
@@ -45,23 +45,23 @@ from bedl.training import fit_replicas as fit_replicas
 from bedl.deploy import export as export
 
 # errors
-from bedl.errors import BEDLError as BEDLError
-from bedl.errors import UnsupportedOperationError as UnsupportedOperationError
+from bedl._utils.errors import BEDLError as BEDLError
+from bedl._utils.errors import UnsupportedOperationError as UnsupportedOperationError
 
-# rooms, such as `bedl.nn`
+# packages, such as `bedl.nn`
 from bedl import data as data
 from bedl import deploy as deploy
 from bedl import estimators as estimators
 from bedl import heads as heads
 from bedl import methods as methods
-from bedl import metrics as metrics
+from bedl.evaluation import metrics as metrics
 from bedl import nn as nn
 from bedl import objectives as objectives
-from bedl import predictive as predictive
-from bedl import report as report
-from bedl import rules as rules
-from bedl import tabular as tabular
-from bedl import tasks as tasks
+from bedl.heads import predictive as predictive
+from bedl.evaluation import report as report
+from bedl.moments import rules as rules
+from bedl.estimators import tabular as tabular
+from bedl.evaluation import tasks as tasks
 from bedl import training as training
 
 __version__: str

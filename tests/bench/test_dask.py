@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bedl._utils.parallel import ClusterError, WorkersKilledError, as_finished
 from bedl.bench import Choice, row_file, run
-from bedl.parallel import ClusterError, WorkersKilledError, as_finished
 from tests.bench.clusters import cluster
 from tests.bench.test_running import keys, wanted
 from tests.bench.toys import Toy

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bedl._utils.io import OutputExistsError, Row, RowFileError
 from bedl.bench import Choice, row_file, run, sheets, shown, tables
+from bedl.bench.benchmark import best_of
 from bedl.bench.page import render, write_page
-from bedl.bench.published import figures, uci_log_likelihoods
-from bedl.bench.summary import best_of
-from bedl.files import OutputExistsError
-from bedl.rows import Row, RowFileError
+from bedl.bench.presets import figures, uci_log_likelihoods
 from tests.bench.toys import Toy
 from tests.cli.verbs import run as call
 

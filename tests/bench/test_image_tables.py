@@ -14,15 +14,26 @@ from torch.distributions import kl_divergence
 
 from bedl import BEDLClassifier
 from bedl.bench import Cell, Choice, get
-from bedl.bench.foreign import LATIN, RESEMBLES, foreign_sets, letters, strokes
-from bedl.bench.images import CHECKPOINTS, Images, class_scores, detection_scores, entropy_curve, network_setup
-from bedl.bench.nets import lenet5, two_layers
+from bedl.bench.images import (
+    CHECKPOINTS,
+    LATIN,
+    RESEMBLES,
+    Images,
+    class_scores,
+    detection_scores,
+    entropy_curve,
+    foreign_sets,
+    letters,
+    network_setup,
+    strokes,
+)
 from bedl.bench.tables import adversarial, gp, ood
+from bedl.bench.util import lenet5, two_layers
 from bedl.data import DataFileNotFoundError
+from bedl.heads.predictive import CategoricalPredictive
 from bedl.methods import Batch, registry
 from bedl.methods.registry import Problem
 from bedl.nn import GaussianLayer
-from bedl.predictive import CategoricalPredictive
 from tests.data.test_images import idx, write_mnist
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bedl import parallel
+from bedl._utils import parallel
+from bedl._utils.io import Row, RowFileError
+from bedl._utils.parallel import ClusterError
 from bedl.bench import BenchError, Cell, Choice, Progress, row_file, run
-from bedl.parallel import ClusterError
-from bedl.rows import Row, RowFileError
 from tests.bench.toys import Deadly, Grouped, Toy, Twofold, marks
 
 BOTH = Choice(presets=("paper", "best"))

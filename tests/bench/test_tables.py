@@ -11,12 +11,11 @@ import pytest
 from bedl import BEDLRegressor
 from bedl.bench import BOTH, PRESETS, Cell, Choice, row_file, run, tables
 from bedl.bench.presets import setup
-from bedl.bench.regression import seed_of
-from bedl.bench.scores import gaussian_scores, regression_scores
+from bedl.bench.regression import gaussian_scores, regression_scores, seed_of
 from bedl.bench.tables import cost, disentangle
 from bedl.bench.tables.gap import gap
 from bedl.data import DataFileNotFoundError
-from bedl.estimators.together import fit_together
+from bedl.estimators.fit import fit_together
 from bedl.methods import registry
 from tests.cli.verbs import run as call
 

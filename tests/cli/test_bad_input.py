@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from bedl.tabular.folder import seal_of
+from bedl.estimators.tabular.folder import seal_of
 from tests.cli.tables import FLOWERS, HOUSES, csv
 from tests.cli.verbs import run
 
@@ -100,7 +100,7 @@ def test_predict_refuses(tmp_path, request, kind, case):
 
 
 def test_an_error_in_a_later_batch_leaves_no_file(tmp_path, houses, monkeypatch):
-    monkeypatch.setattr("bedl.tabular.rows.NUMBERS", 100)
+    monkeypatch.setattr("bedl.estimators.tabular.predict.NUMBERS", 100)
     (tmp_path / "t.csv").write_text("\n".join([*LINES, "50,violet,2021-01-01,3,a,1"]) + "\n")
     message = refused(tmp_path, "predict", houses, tmp_path / "t.csv", "--out", tmp_path / "p.csv")
     assert "row 121" in message

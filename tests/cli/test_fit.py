@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bedl.files import OutputFileError
-from bedl.tabular.encoded import _write_rows, split
+from bedl._utils.io import OutputFileError
+from bedl.estimators.tabular.fit import _write_rows, split
 from tests.cli.verbs import run
 
 
@@ -51,10 +51,10 @@ def test_built_in_sets_have_a_target_of_their_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ensemble", [1, 2])
 def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, ensemble):
-    from bedl.terminal import onlooker
+    from bedl.cli import console
 
     words = ["fit", shelf / "houses.csv", "--target", "price", "--epochs", 4, "--seed", 3, "--ensemble", ensemble]
-    monkeypatch.setattr("bedl.tabular.run.LEAST", 0.0)  # a checkpoint after every epoch
+    monkeypatch.setattr("bedl.estimators.tabular.fit.LEAST", 0.0)  # a checkpoint after every epoch
     run(*words, "--out", tmp_path / "whole", ok=True)
     with monkeypatch.context() as patch:
 
@@ -62,7 +62,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
             if row["epoch"] == 2:
                 raise KeyboardInterrupt
 
-        patch.setattr(onlooker.TrainingBar, "on_epoch", stop)
+        patch.setattr(console.TrainingBar, "on_epoch", stop)
         said = run(*words, "--out", tmp_path / "m")
     assert said.exit_code == 130
     assert "--resume" in said.stderr
@@ -81,11 +81,11 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
 
 
 def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
-    from bedl.terminal import onlooker
+    from bedl.cli import console
 
     runs = []
-    monkeypatch.setattr("bedl.tabular.run.LEAST", 0.0)
-    monkeypatch.setattr(onlooker.TrainingBar, "on_end", lambda self, run: runs.append(run))
+    monkeypatch.setattr("bedl.estimators.tabular.fit.LEAST", 0.0)
+    monkeypatch.setattr(console.TrainingBar, "on_end", lambda self, run: runs.append(run))
     words = ["fit", shelf / "houses.csv", "-t", "price", "--epochs", 2, "--ensemble", 3, "--out", tmp_path / "m"]
     said = run(*words, ok=True)
     assert "2 epochs" in said.stderr
@@ -105,7 +105,7 @@ def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
     ],
 )
 def test_targets_are_repeated_or_have_commas_between_them(tmp_path, named, expected):
-    from bedl.cli.fit import _targets
+    from bedl.cli.verbs.fit import _targets
     from bedl.data import open_table
 
     (tmp_path / "t.csv").write_text('a,b,"x,y"\n1,2,3\n')

@@ -11,7 +11,7 @@ import pytest
 
 from bedl.data import open_table
 from bedl.estimators import load
-from bedl.tabular import load as load_model
+from bedl.estimators.tabular import load as load_model
 from tests.cli.verbs import run, spawn
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['sklearn'] = None; from bedl.cli import main; main()"
@@ -95,7 +95,7 @@ def test_json_lines_on_stdout(houses, shelf):
 
 def test_batches_make_no_difference(houses, shelf, monkeypatch):
     whole = frame(run("predict", houses, shelf / "houses.csv", ok=True).stdout)
-    monkeypatch.setattr("bedl.tabular.rows.NUMBERS", 100)
+    monkeypatch.setattr("bedl.estimators.tabular.predict.NUMBERS", 100)
     parts = frame(run("predict", houses, shelf / "houses.csv", ok=True).stdout)
     # relative to the size of the numbers: an end of an interval may lie close to 0
     pandas.testing.assert_frame_equal(whole, parts, rtol=1e-5, atol=1e-6 * float(whole["prediction"].abs().max()))

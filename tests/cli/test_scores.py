@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, root_mean_squared_error
 
 from bedl.data import open_table
-from bedl.tabular import load
+from bedl.estimators.tabular import load
 from tests.cli.tables import FLOWERS, HOUSES
 from tests.cli.verbs import run
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bedl.data import DataError, DataFileError, DataFileNotFoundError, open_table, text_tables
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
+from bedl.data import DataError, DataFileError, DataFileNotFoundError, open_table, readers
 
 BAD_TEXT = {
     "empty": (b"", "is empty.*column names"),
@@ -66,7 +66,7 @@ def test_a_gigantic_line_is_refused_and_takes_no_memory(tmp_path, newline_first)
 
 
 def test_lines_that_end_are_measured_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_tables, "MAX_LINE", 2 << 20)
+    monkeypatch.setattr(readers, "MAX_LINE", 2 << 20)
     path = tmp_path / "line.csv"
     path.write_bytes(b"a\n" + b"x" * (3 << 20) + b"\n1\n")
     with pytest.raises(DataError, match=r"line 2 .* longer than 2 MiB"):

@@ -10,10 +10,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from bedl.data import DataError, DataFileError, download, fetch, list_datasets, verify
-from bedl.data.sources import SOURCES, PublishedPart, PublishedSet
-from bedl.data.transfer import Resuming
-from bedl.files import OutputExistsError
+from bedl._utils.io import OutputExistsError
+from bedl.data import DataError, DataFileError, fetch, list_datasets, verify
+from bedl.data.datasets import download
+from bedl.data.datasets.download import Resuming
+from bedl.data.datasets.sources import SOURCES, PublishedPart, PublishedSet
 
 from .server import serve
 
@@ -252,14 +253,14 @@ def test_unsafe_archives_are_refused_and_leave_nothing(tmp_path, monkeypatch, ki
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_archives_that_swell_are_refused(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("bedl.data.archives.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("bedl.data.datasets.download.MAX_BYTES", 1 << 20)
     members = {"toy/a.bin": b"\0" * (2 << 20)}
     content = tar_of(members) if kind == "tar" else zip_of(members)
     assert len(content) < 10_000
     with serve(use_archive(monkeypatch, content, kind)) as server:
         with pytest.raises(DataError, match=r"more than 1 MiB .*do not use it"):
             fetch("toy", tmp_path, server.url)
-        monkeypatch.setattr("bedl.data.archives.MAX_MEMBERS", 10)
+        monkeypatch.setattr("bedl.data.datasets.download.MAX_MEMBERS", 10)
         many = {f"toy/{i}": b"" for i in range(11)}
         server.files.update(use_archive(monkeypatch, tar_of(many) if kind == "tar" else zip_of(many), kind))
         with pytest.raises(DataError, match="or 10 files"):
@@ -278,7 +279,7 @@ def test_a_zip_that_lies_about_its_sizes(tmp_path, monkeypatch):
 
 
 def test_a_download_without_end_is_cut(tmp_path, single, monkeypatch):
-    monkeypatch.setattr("bedl.data.transfer._MOST_BYTES", 100_000)
+    monkeypatch.setattr("bedl.data.datasets.download._MOST_BYTES", 100_000)
     with serve({"a.gz": PACKED, "b": b"bb"}) as server, pytest.raises(DataError, match="too large for a data set"):
         fetch("toy", tmp_path, server.url)
     assert everything(tmp_path) == []

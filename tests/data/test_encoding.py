@@ -11,7 +11,7 @@ import pytest
 from sklearn.preprocessing import OneHotEncoder
 
 from bedl.data import TableEncoder, open_table
-from bedl.data.tables import Table
+from bedl.data.readers import Table
 
 
 def table_of(frame: pd.DataFrame, path, suffix: str = ".csv") -> Table:
@@ -179,12 +179,12 @@ def test_many_categories(tmp_path):
 
 
 def test_frequent_categories_are_found_in_bounded_memory(tmp_path, monkeypatch):
-    from bedl.data import survey
+    from bedl.data import profile
 
     monkeypatch.setattr(
-        survey.LabelCounts,
+        profile.LabelCounts,
         "__init__",
-        lambda self: vars(self).update(most=50, counts=survey.Counter(), total=0, exact=True),
+        lambda self: vars(self).update(most=50, counts=profile.Counter(), total=0, exact=True),
     )
     words = [f"rare-{i}" if i % 3 else f"common-{i % 4}" for i in range(3000)]
     frame = pd.DataFrame({"word": words, "y": np.arange(3000) % 17 / 7})
@@ -234,7 +234,7 @@ def test_means_do_not_cancel(tmp_path):
     values = 1e9 + rng.normal(size=5000)
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{v!r},{i / 7}\n" for i, v in enumerate(values.tolist())))
     table = open_table(tmp_path / "t.csv")
-    from bedl.data.survey import ColumnSurvey
+    from bedl.data.profile import ColumnSurvey
 
     column = ColumnSurvey("x")
     for batch in table.batches(100):

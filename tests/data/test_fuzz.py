@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bedl._utils.errors import BEDLError
 from bedl.data import TableEncoder, encoded_batches, open_table
-from bedl.errors import BEDLError
 
 VALUES = [
     "1",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bedl.data import DataError, DataFileNotFoundError, load_images, open_table
-from bedl.data.pickles import read_cifar_batch
+from bedl.data.datasets.images import read_cifar_batch
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (7, 28, 28), dtype=np.uint8)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bedl.data import DataError, open_table
-from bedl.data.scratch import PREFIX
+from bedl.data.readers import PREFIX
 
 TEXT = "town,size\nZürich,1.5\nKöln,2\n"
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bedl.data import DataError, DataFileError, TableEncoder, encode_to_memmap, encoded_batches, open_table, text_tables
+from bedl.data import DataError, DataFileError, TableEncoder, encode_to_memmap, encoded_batches, open_table, readers
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_memory_does_not_grow_with_the_table(tmp_path, suffix):
 def test_arrow_reads_without_asking_python(name, tmp_path, monkeypatch):
     """Its thread reads ahead; one that waited for Python while the interpreter shut down aborted the process."""
     streams = []
-    open_csv = text_tables.pacsv.open_csv
-    monkeypatch.setattr(text_tables.pacsv, "open_csv", lambda s, **options: streams.append(s) or open_csv(s, **options))
+    open_csv = readers.pacsv.open_csv
+    monkeypatch.setattr(readers.pacsv, "open_csv", lambda s, **options: streams.append(s) or open_csv(s, **options))
     pd.DataFrame({"a": [1, 2]}).to_csv(tmp_path / name, index=False)
     assert sum(len(batch) for batch in open_table(tmp_path / name).batches()) == 2
     assert all(isinstance(s, pa.NativeFile) and not isinstance(s, pa.PythonFile) for s in streams)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bedl.data import DataError, open_table
-from bedl.data.tables import Table
+from bedl.data.readers import Table
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bedl._utils.io import OutputExistsError, OutputFileError
 from bedl.data import DataError, TableWriter
-from bedl.files import OutputExistsError, OutputFileError
 
 COLUMNS = {
     "name": ["a", 'b"', "c,d"],

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from bedl.data import DataError, TableEncoder, encoded_batches, open_table, parsing
-from bedl.data.survey import identifies
+from bedl.data.profile import identifies
 
 ROWS = 40
 
@@ -62,7 +62,7 @@ def test_three_digits_behind_the_mark_of_money_are_thousands(tmp_path, written):
 
 
 def test_the_style_is_found_over_all_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr("bedl.data.text_tables._CHUNK", 64)
+    monkeypatch.setattr("bedl.data.readers._CHUNK", 64)
     texts = [str(i) for i in range(30)] + ["1,5"] * 9 + ["2.000,5"]
     encoder = TableEncoder.fit(open_table(table(tmp_path, x=X, y=texts)), "y")
     y = np.concatenate([y for _, y in encoded_batches(open_table(tmp_path / "t.csv"), encoder)])

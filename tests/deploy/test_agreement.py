@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import bedl
-from bedl.deploy.agreement import points_around
-from bedl.deploy.exportable import WORK, ExportOptions, Prepared, prepare
+from bedl.deploy.onnx import points_around
+from bedl.deploy.prepare import WORK, ExportOptions, Prepared, prepare
 from tests.deploy.models import inputs
 
 

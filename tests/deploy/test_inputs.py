@@ -9,7 +9,7 @@ from torch import nn
 
 import bedl
 from bedl.deploy import ExportError, OnnxModel, export, export_program
-from bedl.deploy.inputs import Inputs
+from bedl.deploy.prepare import Inputs
 from tests.deploy.models import inputs
 
 

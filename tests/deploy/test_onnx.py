@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 import bedl
+from bedl._utils.io import OutputFileError
 from bedl.deploy import Exportable, ExportError, OnnxModel, export, export_program
 from bedl.deploy import onnx as onnx_room
-from bedl.deploy.exportable import ExportOptions, prepare
-from bedl.files import OutputFileError
+from bedl.deploy.prepare import ExportOptions, prepare
 from bedl.heads import Dirichlet, Sampled
 from tests.deploy.models import body, classification, ensemble, inputs, regression
 
@@ -91,7 +91,7 @@ def test_every_head(make, tmp_path):
     model = make()
     export(model, tmp_path / "model.onnx", example=inputs())
     x = 3 * inputs(1000, seed=1)
-    # graphs have another form of the data part, which differs by so much where stds are above 1: `heads/race/graphs.py`
+    # `heads/integrals/export.py`: another form of the data part, which differs by so much where stds are above 1
     assert_agrees(OnnxModel(tmp_path / "model.onnx").predict(x.numpy()), model.predict(x), tolerance=2e-4)
 
 

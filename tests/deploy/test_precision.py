@@ -12,8 +12,8 @@ from torch import nn
 from bedl import BEDL, GaussianLinear, Normal
 from bedl.deploy import ExportReport, OnnxModel, export
 from bedl.deploy import onnx as onnx_room
-from bedl.deploy.exportable import ExportOptions, prepare
-from bedl.deploy.precision import eight_bits, store_weights
+from bedl.deploy.onnx import eight_bits, store_weights
+from bedl.deploy.prepare import ExportOptions, prepare
 from tests.deploy.models import inputs
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pandas
 import pytest
 
-from bedl import tasks
 from bedl.deploy import ModelFileError, OnnxModel
-from bedl.deploy.schema import KEY, SCHEMA
-from bedl.deploy.seal import LENGTH, sealed
+from bedl.deploy.schema import KEY, LENGTH, SCHEMA, sealed
+from bedl.evaluation import tasks
 from tests.closeness import assert_same_up_to_rounding
 from tests.deploy.models import inputs
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from bedl.deploy import onnx as room
-from bedl.deploy.exportable import ExportOptions, capture, prepare
-from bedl.deploy.simplify import RULES, simplify
+from bedl.deploy.onnx import RULES, simplify
+from bedl.deploy.prepare import ExportOptions, capture, prepare
 from tests.deploy.models import classification, inputs, regression
 
 

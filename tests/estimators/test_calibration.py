@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
 from bedl.estimators.calibration import FOREIGN, MOST, fitted_temperatures, held_out_scores
-from bedl.predictive import CategoricalPredictive
+from bedl.heads.predictive import CategoricalPredictive
 
 QUICK: dict[str, Any] = {"method": "bedl", "epochs": 20, "random_state": 0, "device": "cpu", "early_stopping": False}
 

@@ -13,7 +13,7 @@ import pytest
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.data import DataError
 from bedl.estimators import load
-from bedl.estimators.frames import needs_encoding
+from bedl.estimators.inputs import needs_encoding
 
 QUICK: dict[str, Any] = {"method": "bedl", "epochs": 60, "random_state": 0, "device": "cpu"}
 

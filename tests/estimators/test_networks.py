@@ -16,7 +16,7 @@ from bedl import GaussianLinear, Moments, bayesianize, sampled
 from bedl.estimators import BEDLClassifier, BEDLRegressor, inputs
 from bedl.estimators.inputs import column_moments, held_out
 from bedl.methods import Ensemble
-from bedl.nn.scaling import Standardize
+from bedl.nn.tabular import Standardize
 from bedl.training import Callback
 from tests.estimators.problems import QUICK, labels, table
 

@@ -16,7 +16,7 @@ from sklearn.preprocessing import PolynomialFeatures
 
 from bedl.estimators import BEDLRegressor
 from bedl.heads import Normal
-from bedl.nn.scaling import Standardize
+from bedl.nn.tabular import Standardize
 from tests.estimators.problems import QUICK, table
 
 
@@ -229,11 +229,11 @@ def test_heads_see_the_targets_that_count_before_training(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name, last", [("cosine", 0.0), ("warmup", 1.0), ("constant", 1.0)])
 def test_the_learning_rate_falls_or_stays(monkeypatch, name, last):
-    from bedl.estimators import train
+    from bedl.estimators import fit
 
     seen = []
-    real = train.fit_replicas
-    monkeypatch.setattr(train, "fit_replicas", lambda *a, **k: (seen.append(k["schedule"]), real(*a, **k))[1])
+    real = fit.fit_replicas
+    monkeypatch.setattr(fit, "fit_replicas", lambda *a, **k: (seen.append(k["schedule"]), real(*a, **k))[1])
     X = np.linspace(-1, 1, 40)[:, None]
     BEDLRegressor(method="bedl", epochs=2, schedule=name, device="cpu", random_state=0).fit(X, X[:, 0])
     assert seen[0](1000, 1000) == pytest.approx(last, abs=1e-12)
@@ -304,6 +304,6 @@ def test_a_sparse_table_is_the_same_as_a_dense_one(form, monkeypatch):
     x = np.where(np.abs(x) > 0.5, x, 0.0)
     one, other = (BEDLRegressor(**QUICK).fit(part, y) for part in (x, form(x)))
     np.testing.assert_allclose(other.predict(form(x)), one.predict(x), rtol=1e-6)
-    monkeypatch.setattr("bedl.estimators.frames.MOST", 100)
+    monkeypatch.setattr("bedl.estimators.inputs.MOST", 100)
     with pytest.raises(ValueError, match=r"zeros written out.*TruncatedSVD"):
         other.predict(form(x))

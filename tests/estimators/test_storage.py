@@ -19,8 +19,8 @@ from torch import nn
 from bedl import PAC, HyperPrior, __version__
 from bedl.estimators import BEDLClassifier, BEDLRegressor, ModelFileError, load, storage
 from bedl.training import Callback
+from bedl.training.callbacks import read_history
 from bedl.training.checkpoint import checksum
-from bedl.training.history import read_history
 from tests.estimators.problems import QUICK, labels, table
 
 SHORT = {**QUICK, "epochs": 3}

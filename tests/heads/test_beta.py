@@ -12,8 +12,8 @@ from scipy import special, stats
 
 from bedl import Beta, Dirichlet
 from bedl.heads import BetaPredictive, Sampled
+from bedl.heads.predictive import mixture
 from bedl.moments import Moments
-from bedl.predictive import mixture
 
 # (mean of log alpha, of log beta), (their stds)
 POINTS = [

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from bedl.heads import Dirichlet, Sampled
-from bedl.heads.race.divergence import EVIDENCE_FLOOR
+from bedl.heads.integrals.kl import EVIDENCE_FLOOR
+from bedl.heads.predictive import CategoricalPredictive
 from bedl.moments import Moments
-from bedl.predictive import CategoricalPredictive
 from tests.closeness import assert_same_up_to_rounding
 from tests.heads.oracles import dirichlet_kl, exact, logits
 

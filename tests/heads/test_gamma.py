@@ -11,9 +11,9 @@ from scipy import special, stats
 
 from bedl import Gamma
 from bedl.heads import CountPredictive, Sampled
-from bedl.heads.negative_binomial import Outputs, log_expected_pmf, rate_moments
+from bedl.heads.gamma import Outputs, log_expected_pmf, rate_moments
+from bedl.heads.predictive import mixture
 from bedl.moments import Moments
-from bedl.predictive import mixture
 
 KNEE = 13.0
 FLOOR = 1e-3  # of the evidence
@@ -200,7 +200,7 @@ def test_many_counts_are_computed_in_parts(monkeypatch):
     f = Moments(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), 0.3)
     y = torch.arange(40).reshape(20, 2)
     whole = Gamma(2).log_marginal(f, y)
-    monkeypatch.setattr("bedl.heads.negative_binomial.TOGETHER", 7)
+    monkeypatch.setattr("bedl.heads.gamma.TOGETHER", 7)
     torch.testing.assert_close(Gamma(2).log_marginal(f, y), whole)
 
 

@@ -10,8 +10,8 @@ from torch.distributions import Normal as Gaussian
 from torch.distributions import kl_divergence
 
 from bedl.heads import Normal, Sampled
+from bedl.heads.predictive import NormalMixturePredictive, NormalPredictive
 from bedl.moments import Moments
-from bedl.predictive import NormalMixturePredictive, NormalPredictive
 
 
 def outputs(n=6, d=3, dtype=torch.float64):

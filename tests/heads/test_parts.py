@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bedl.heads import Dirichlet, Normal
-from bedl.heads.race import expected_data_entropy
-from bedl.heads.race.evidence import wright_omega
+from bedl.heads.integrals import expected_data_entropy
+from bedl.heads.integrals.moments import wright_omega
 from bedl.moments import Moments
 from tests.heads.oracles import logits
 

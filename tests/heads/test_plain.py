@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributions import Normal
 
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 from bedl.heads import ExpectedMeanVariance, ExpectedSoftmax, MeanVariance, Softmax
 from bedl.moments import Moments
 from bedl.objectives import Batch

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from bedl import GaussianConv2d, GaussianLinear
 from bedl.heads import Beta, Dirichlet, Normal
+from bedl.heads.predictive import NormalPredictive
 from bedl.methods import BEDL, Batch, Ensemble, Method
 from bedl.objectives import PAC, HyperPrior, MarginalLikelihood
-from bedl.predictive import NormalPredictive
 from bedl.training import Callback, adam, fit, fit_replicas
 from tests.closeness import assert_same_up_to_rounding
 

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 
 from bedl import BEDLClassifier
 from bedl.estimators import load
-from bedl.methods.logistic import _covariance, _most_probable, bayesian_logistic
-from bedl.methods.stack_classes import ClassStack
+from bedl.methods.stack.classification import ClassStack
+from bedl.methods.stack.linear import _covariance, _most_probable, bayesian_logistic
 
 QUICK: dict[str, Any] = {"method": "stack", "hidden_layers": (16,), "epochs": 30, "random_state": 0, "device": "cpu"}
 

@@ -14,12 +14,10 @@ from torch.distributions import MultivariateNormal
 from bedl import BEDLClassifier, GaussianLinear, deterministic
 from bedl.heads import MeanVariance, Softmax
 from bedl.methods import Batch, registry
-from bedl.methods.fast_dropout import FastDropout, expected_log_likelihood
-from bedl.methods.mc_dropout import MCDropout
+from bedl.methods.baselines.dropout import FastDropout, MCDropout, VarOut, expected_log_likelihood, log_uniform_kl
 from bedl.methods.registry import Problem
-from bedl.methods.varout import VarOut, log_uniform_kl
 from bedl.moments import Moments
-from bedl.nn.modes import drawing
+from bedl.nn.sampling import drawing
 
 
 def known(precision: float = 4.0) -> MeanVariance:

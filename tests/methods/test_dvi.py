@@ -13,7 +13,7 @@ from torch import nn
 from bedl import BEDLClassifier, BEDLRegressor, GaussianLinear
 from bedl.heads import ExpectedMeanVariance, ExpectedSoftmax
 from bedl.methods import Batch, Problem, registry
-from bedl.methods.dvi import DVI
+from bedl.methods.baselines.dvi import DVI
 from bedl.moments import Moments
 from bedl.objectives import EmpiricalPrior
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bedl import BEDLClassifier, BEDLRegressor, Moments
-from bedl.nn.columns import Columns, compact
+from bedl.nn.tabular import Columns, compact
 
 
 def sine(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

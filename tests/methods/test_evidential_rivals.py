@@ -13,12 +13,16 @@ from torch.distributions import Dirichlet as TorchDirichlet
 from torch.distributions import kl_divergence
 
 from bedl import BEDLClassifier
+from bedl.heads.predictive import StudentPredictive, mixture
 from bedl.methods import Batch
-from bedl.methods.edl import EDL, dirichlet_divergence
-from bedl.methods.evidential_regression import EvidentialRegression, NormalInverseGamma
-from bedl.methods.prior_network import PriorNetwork
-from bedl.methods.r_edl import RelaxedEDL
-from bedl.predictive import StudentPredictive, mixture
+from bedl.methods.baselines.evidential import (
+    EDL,
+    EvidentialRegression,
+    NormalInverseGamma,
+    PriorNetwork,
+    RelaxedEDL,
+    dirichlet_divergence,
+)
 from bedl.training import Constant, adam, fit, fit_replicas
 from tests.closeness import assert_same_up_to_rounding
 

@@ -11,9 +11,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
 
 from bedl import BEDLClassifier, BEDLRegressor
-from bedl.errors import BEDLError
-from bedl.methods.exact_gp import ExactGP
-from bedl.methods.relu_kernels import DenseKernel
+from bedl._utils.errors import BEDLError
+from bedl.methods.baselines.exact_gp import ExactGP
+from bedl.methods.baselines.wide_kernels import DenseKernel
 
 
 def linear(n: int = 40) -> tuple[torch.Tensor, torch.Tensor]:

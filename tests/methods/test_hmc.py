@@ -9,7 +9,7 @@ from torch import nn
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.heads import MeanVariance
-from bedl.methods.hmc import HMC, _Sampler, potential_scale_reduction
+from bedl.methods.baselines.hmc import HMC, _Sampler, potential_scale_reduction
 
 
 def test_a_correlated_normal() -> None:

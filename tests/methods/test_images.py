@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from bedl import BEDLClassifier, metrics
+from bedl import BEDLClassifier
 from bedl.data import DataFileNotFoundError
-from bedl.data.images import load_images
+from bedl.data.datasets.images import load_images
+from bedl.evaluation import metrics
 from bedl.methods import Batch, Problem, registry
 
 datasets = pytest.importorskip("sklearn.datasets")

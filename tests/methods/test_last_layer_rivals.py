@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from bedl import BEDLRegressor
 from bedl.heads import MeanVariance, Softmax
 from bedl.methods import Batch, Problem, registry
-from bedl.methods.laplace import Laplace, best_precision
-from bedl.methods.sngp import SNGP, BoundedLinear
+from bedl.methods.baselines.laplace import Laplace, best_precision
+from bedl.methods.baselines.sngp import SNGP, BoundedLinear
 from bedl.training import fit, fit_replicas
 
 

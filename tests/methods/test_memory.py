@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from bedl import BEDLClassifier
-from bedl.estimators import train
-from bedl.methods import stack_base, stack_classes
+from bedl.estimators import fit
+from bedl.methods.stack import base, classification
 
 FIT = """
     import resource
@@ -53,19 +53,19 @@ def test_parts_of_rows_say_the_same_as_all_at_once(monkeypatch: pytest.MonkeyPat
     X = rng.normal(size=(150, 3))
     y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
     fitted = []
-    for numbers in (stack_base.NUMBERS, 30 * 45):  # 3 groups of 5 members say 3 numbers of a row: 30 rows at a time
-        monkeypatch.setattr(stack_base, "NUMBERS", numbers)
+    for numbers in (base.NUMBERS, 30 * 45):  # 3 groups of 5 members say 3 numbers of a row: 30 rows at a time
+        monkeypatch.setattr(base, "NUMBERS", numbers)
         monkeypatch.setattr("bedl.estimators.inputs.OUTPUTS", numbers)
-        monkeypatch.setattr("bedl.methods.linear.NUMBERS", numbers)
-        monkeypatch.setattr("bedl.methods.logistic.NUMBERS", numbers)
-        monkeypatch.setattr("bedl.methods.nearness.LOOKED_AT", 30)  # slopes are measured where one part ends
+        monkeypatch.setattr("bedl.methods.stack.linear.MAX_MEANS", numbers)
+        monkeypatch.setattr("bedl.methods.stack.linear.MAX_LOG_PROBABILITIES", numbers)
+        monkeypatch.setattr("bedl.methods.stack.distances.LOOKED_AT", 30)  # slopes are measured where one part ends
         fitted.append(BEDLClassifier(epochs=5, random_state=0, device="cpu").fit(X, y).predict_proba(X))
     np.testing.assert_allclose(*fitted, rtol=1e-3, atol=1e-4)
 
 
 def test_of_many_held_out_rows_some_have_a_vote(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_classes, "NUMBERS_HELD", 1)
-    monkeypatch.setattr(stack_classes, "FEWEST", 400)
+    monkeypatch.setattr(classification, "NUMBERS_HELD", 1)
+    monkeypatch.setattr(classification, "FEWEST", 400)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(800, 2))
     y = (X[:, 0] + 0.3 * rng.normal(size=800) > 0).astype(int)
@@ -79,17 +79,17 @@ def test_networks_that_do_not_fit_side_by_side_are_trained_in_groups(monkeypatch
     X = rng.normal(size=(120, 3))
     y, options = (X[:, 0] > 0).astype(int), {"method": "bedl", "ensemble": 5, "epochs": 3, "batch_size": 32}
     sizes: list[int] = []
-    real = train.fit_replicas
+    real = fit.fit_replicas
 
     def counted(methods, *rest, **more):
         sizes.append(len(methods))
         return real(methods, *rest, **more)
 
-    monkeypatch.setattr(train, "fit_replicas", counted)
+    monkeypatch.setattr(fit, "fit_replicas", counted)
     whole = BEDLClassifier(**options, random_state=0, device="cpu").fit(X, y)
-    each = train.memory_of(whole.method_.members[0].float(), 32, (3,))
+    each = fit.memory_of(whole.method_.members[0].float(), 32, (3,))
     whole.method_.double()
-    monkeypatch.setattr(train, "ROOM", 2 * each)
+    monkeypatch.setattr(fit, "ROOM", 2 * each)
     parts = BEDLClassifier(**options, random_state=0, device="cpu", checkpoint=tmp_path).fit(X, y)
     assert sizes == [5, 2, 2, 1]
     assert sorted({row["member"] for row in parts.history_}) == [0, 1, 2, 3, 4]
@@ -109,7 +109,7 @@ WIDE = """
     import resource, sys
     import numpy as np
     from bedl import BEDLRegressor
-    from bedl.estimators import train
+    from bedl.estimators import fit as train
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 20))
     BEDLRegressor(method="bedl", hidden_layers=(8,), epochs=1, ensemble=2, device="cpu", random_state=0).fit(X, X[:, 0])

@@ -13,8 +13,8 @@ from torch import nn
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
-from bedl.methods.nearness import Nearness
-from bedl.nn.scaling import Standardize
+from bedl.methods.stack.distances import Nearness
+from bedl.nn.tabular import Standardize
 
 QUICK: dict[str, Any] = {"hidden_layers": (16,), "epochs": 60, "random_state": 0, "device": "cpu"}
 

@@ -11,7 +11,7 @@ import torch
 
 from bedl import BEDLRegressor
 from bedl.estimators import load
-from bedl.methods.neighbours import Neighbours
+from bedl.methods.stack.distances import Neighbours
 
 ROWS, GROUPS, TARGETS, FOLDS = 400, 2, 2, 4
 

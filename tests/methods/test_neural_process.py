@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bedl.heads import MeanVariance, Softmax
-from bedl.methods.neural_process import NeuralProcess
+from bedl.methods.baselines.neural_process import NeuralProcess
 
 
 def lines(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

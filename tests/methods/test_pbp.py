@@ -9,9 +9,10 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from bedl import BEDLClassifier, BEDLRegressor, native
-from bedl.methods.pbp import PBP, Posterior, _backward, _forward
-from bedl.native import _kernels
+from bedl import BEDLClassifier, BEDLRegressor
+from bedl import _kernels as native
+from bedl._kernels import inference
+from bedl.methods.baselines.pbp import PBP, Posterior, _backward, _forward
 from tests.closeness import assert_same_up_to_rounding
 
 
@@ -28,7 +29,7 @@ def posterior_of(method: PBP) -> Posterior:
 def anyhow(request, monkeypatch):
     """With the kernel, and without it: what is said of the posterior has to hold for both."""
     if request.param == "PyTorch":
-        monkeypatch.setattr(_kernels, "_library", None)
+        monkeypatch.setattr(inference, "_library", None)
 
 
 def take_in(posterior: Posterior, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -112,9 +113,9 @@ def test_a_refined_factor_has_the_moments_of_the_tilted_distribution(anyhow) -> 
 def both_ways(monkeypatch, method: PBP, x: torch.Tensor, y: torch.Tensor, passes: int = 2) -> list[Posterior]:
     """The posterior by the kernel, and by its reference."""
     found = []
-    for library in (_kernels._library, None):
+    for library in (inference._library, None):
         with monkeypatch.context() as patch, torch.no_grad():
-            patch.setattr(_kernels, "_library", library)
+            patch.setattr(inference, "_library", library)
             posterior = posterior_of(method)
             for number in range(passes):
                 posterior.take_in(x, y, torch.randperm(len(x), generator=torch.Generator().manual_seed(number)))

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
+from bedl.heads.predictive import NormalPredictive
 from bedl.methods import Batch, Ensemble, Method, Problem, register, registry
 from bedl.methods.registry import UnknownMethodError
-from bedl.predictive import NormalPredictive
 
 
 class LeastSquares(Method):

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from scipy import integrate, stats
 from torch import Tensor
 
-from bedl import BEDLClassifier, BEDLRegressor, native
+from bedl import BEDLClassifier, BEDLRegressor
+from bedl import _kernels as native
+from bedl._kernels import inference
 from bedl.methods import Problem, registry
-from bedl.methods import relu_kernels as kernels
-from bedl.methods.cnn_gp import image_of
-from bedl.methods.relu_kernels import Convolution, DenseKernel, ImageKernel, Residual, relu, relu_covariance
-from bedl.native import _kernels
+from bedl.methods.baselines import wide_kernels as kernels
+from bedl.methods.baselines.wide_kernels import Convolution, DenseKernel, ImageKernel, Residual, relu, relu_covariance
+from bedl.methods.baselines.wide_networks import image_of
 from tests.closeness import assert_same_up_to_rounding
 
 
@@ -128,7 +129,7 @@ def test_the_kernel_in_c_is_its_reference_up_to_rounding(
     kernel = ImageKernel(image, NETWORKS[network]())
     assert kernel._program(kernel._images(x)) is not None
     found = kernel(x, x), kernel(x, z), kernel(z, x)
-    monkeypatch.setattr(_kernels, "_library", None)
+    monkeypatch.setattr(inference, "_library", None)
     for one, other in zip(found, (kernel(x, x), kernel(x, z), kernel(z, x)), strict=True):
         assert_same_up_to_rounding(one, other, ulps=200)
     assert_same_up_to_rounding(found[0].diagonal(), kernel.diagonal(x), ulps=200)
@@ -179,7 +180,7 @@ def test_a_layer_of_ones_own_goes_through_pytorch() -> None:
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_kernels, "_library", None)
+    monkeypatch.setattr(inference, "_library", None)
     x, z = torch.randn(7, 9).double(), torch.randn(5, 9).double()
     kernel = ImageKernel((1, 3, 3), [Convolution(3, 9.0, 1.0), relu, Convolution(None, 1.0, 1.0)])
     whole = kernel(x, z), kernel.diagonal(x), kernel(x, x.clone())

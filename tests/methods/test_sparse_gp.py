@@ -14,9 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from bedl import BEDLRegressor
 from bedl.heads import ExpectedMeanVariance
-from bedl.methods.collapsed import collapsed_bound, maximise, put_best_values
-from bedl.methods.gpytorch_models.latent import Latent, PatchLatent
-from bedl.methods.sparse_gp import SparseGP
+from bedl.methods.baselines.sparse_gp import Latent, PatchLatent, SparseGP, collapsed_bound, maximise, put_best_values
 
 
 def sines(n: int = 25) -> tuple[torch.Tensor, torch.Tensor]:

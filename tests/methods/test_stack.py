@@ -14,8 +14,8 @@ from sklearn.base import clone
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
 from bedl.methods import Problem, Stack, registry
-from bedl.methods.linear import LinearTargets
-from bedl.methods.stack_targets import TargetStack
+from bedl.methods.stack.linear import LinearTargets
+from bedl.methods.stack.regression import TargetStack
 from tests.methods.test_evidence import check_gap_and_beyond, sine, std
 
 QUICK: dict[str, Any] = {"method": "stack", "hidden_layers": (16,), "epochs": 40, "random_state": 0, "device": "cpu"}

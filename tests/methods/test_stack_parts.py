@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bedl import BEDLClassifier, BEDLRegressor
-from bedl.bench.toys import SOURCES
+from bedl.bench.util import SOURCES
 from bedl.methods import Problem, registry
 
 

@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 from sklearn.linear_model import BayesianRidge
 
-from bedl.methods.stacking import RATIOS, bayesian_linear, held_out_quantile, interval_scores, mixture_weights
+from bedl.methods.stack.weights import RATIOS, bayesian_linear, held_out_quantile, interval_scores, mixture_weights
 
 
 def table(n: int = 60, d: int = 4, noise: float = 0.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from bedl import metrics
-from bedl.metrics import MetricError
+from bedl.evaluation import metrics
+from bedl.evaluation.metrics import MetricError
 
 RNG = np.random.default_rng(1)
 N, C = 300, 4

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bedl import metrics
-from bedl.metrics import counts
+from bedl.evaluation import metrics
+from bedl.evaluation.metrics import counts
 
 MEANS = np.array([1e-3, 0.3, 1.0, 7.5, 100.0, 3e3, 1e5])
 SHAPES = np.array([1e-3, 0.1, 1.0, 20.0, 1e3, 1e5, 1e7])

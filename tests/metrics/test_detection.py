@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from sklearn import metrics as sk
 
-from bedl import metrics
-from bedl.metrics import MetricError
+from bedl.evaluation import metrics
+from bedl.evaluation.metrics import MetricError
 
 SCORES = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=30)  # few values, so that many tie
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from sklearn import metrics as sk
 
-from bedl import metrics
-from bedl.metrics import MetricError
-from bedl.metrics._checks import normal_cdf
+from bedl.evaluation import metrics
+from bedl.evaluation.metrics import MetricError
+from bedl.evaluation.metrics._checks import normal_cdf
 
 RNG = np.random.default_rng(0)
 Y = RNG.normal(3, 2, 40)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bedl import native
+from bedl import _kernels
 
-pytestmark = pytest.mark.skipif(not native.is_built(), reason="there are no kernels")
+pytestmark = pytest.mark.skipif(not _kernels.is_built(), reason="there are no kernels")
 
 # networks, points, inputs, outputs: whole tiles, parts of them, more than one panel, single numbers
 SIZES = [
@@ -25,7 +25,9 @@ GAP = 3.5  # stands where nothing is to be written
 def layer(networks: int, n: int, inputs: int, outputs: int, known: bool) -> dict:
     g = torch.Generator().manual_seed(n)
     size = inputs * outputs
-    parameters = torch.randn(networks, 2 * size + outputs + 3, generator=g)  # as in `bedl.training.batched.rows`
+    parameters = torch.randn(
+        networks, 2 * size + outputs + 3, generator=g
+    )  # as in `bedl.training.engines.fused.layers`
     made = [torch.rand(networks, size + 5, generator=g) for _ in range(2)]
     weight = [rows[:, :size].unflatten(1, (outputs, inputs)) for rows in (parameters, *made)]
     x, v = torch.randn(networks, n, inputs, generator=g), torch.rand(networks, n, inputs, generator=g)
@@ -47,7 +49,7 @@ def test_as_in_double_precision(sizes, known):
     mean, variance, second = (part.double() for part in one["weight"])
     x, v, by_loc, by_variance = (None if part is None else part.double() for part in (one["x"], one["v"], *one["by"]))
     square, loc, made = torch.empty_like(one["x"]), torch.empty_like(one["by"][0]), torch.empty_like(one["by"][0])
-    native.training.affine(one["weight"], one["bias"], one["x"], one["v"], square, loc, made)
+    _kernels.training.affine(one["weight"], one["bias"], one["x"], one["v"], square, loc, made)
     assert_close(square, x.square())
     assert_close(loc, x @ mean.mT + one["bias"].double()[:, None])
     assert_close(made, x.square() @ variance.mT + (0 if known else v @ second.mT))
@@ -56,7 +58,7 @@ def test_as_in_double_precision(sizes, known):
     own = [rows[:, :size].unflatten(1, mean.shape[1:]) for rows in one["rows"]]
     bias = one["rows"][0][:, 2 * size : 2 * size + sizes[3]]
     to = torch.empty_like(one["x"]), None if known else torch.empty_like(one["x"])
-    native.training.affine_gradients(one["weight"], one["x"], one["v"], square, *one["by"], (*own, bias), to)
+    _kernels.training.affine_gradients(one["weight"], one["x"], one["v"], square, *one["by"], (*own, bias), to)
     assert_close(own[0], by_loc.mT @ x)
     assert_close(own[1], by_variance.mT @ x.square())
     assert_close(bias, by_loc.sum(1))
@@ -72,11 +74,11 @@ def test_as_in_double_precision(sizes, known):
 def test_without_bias_and_without_derivatives_by_inputs():
     one = layer(2, 9, 12, 7, known=False)
     square, loc, made = torch.empty_like(one["x"]), torch.empty_like(one["by"][0]), torch.empty_like(one["by"][0])
-    native.training.affine(one["weight"], None, one["x"], one["v"], square, loc, made)
+    _kernels.training.affine(one["weight"], None, one["x"], one["v"], square, loc, made)
     assert_close(loc, one["x"].double() @ one["weight"][0].double().mT)
     own = [rows[:, :84].unflatten(1, (7, 12)) for rows in one["rows"]]
     given = one["weight"], one["x"], one["v"], square, *one["by"]
-    native.training.affine_gradients(*given, (*own, None), (None, None))
+    _kernels.training.affine_gradients(*given, (*own, None), (None, None))
     assert_close(own[0], one["by"][0].double().mT @ one["x"].double())
     assert bool((one["rows"][0][:, 84:] == GAP).all())
 
@@ -93,7 +95,7 @@ def test_any_number_of_threads():
                 torch.empty_like(one["by"][0]),
                 torch.empty_like(one["by"][0]),
             )
-            native.training.affine(one["weight"], one["bias"], one["x"], one["v"], square, loc, made)
+            _kernels.training.affine(one["weight"], one["bias"], one["x"], one["v"], square, loc, made)
             results.append(torch.cat([loc, made]))
     finally:
         torch.set_num_threads(before)

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from bedl import Moments, native, special
-from bedl.heads.race.mixtures import LOG_EXPONENTIAL
-from bedl.heads.race.probabilities import log_mean_softmax, race_nodes
-from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
+from bedl import Moments, _kernels
+from bedl.heads.integrals.kl import log_marginal, log_marginal_and_expected_kl
+from bedl.heads.integrals.nodes import LOG_EXPONENTIAL, log_mean_softmax, race_nodes
+from bedl.moments import numerics
 from tests.closeness import assert_same_up_to_rounding
 from tests.native.test_native import leak
 
-pytestmark = pytest.mark.skipif(not native.is_built(), reason="there are no kernels")
+pytestmark = pytest.mark.skipif(not _kernels.is_built(), reason="there are no kernels")
 
 
 def operators() -> dict[str, tuple]:
@@ -23,7 +23,7 @@ def operators() -> dict[str, tuple]:
     last = m.contiguous(memory_format=torch.channels_last)
     logits, variances = torch.randn(6, 4), torch.rand(6, 4)
     race = logits, variances, race_nodes(logits, variances, 8)[0], [x for row in LOG_EXPONENTIAL[6] for x in row]
-    fit = *special.HALF_LINE, 10.0
+    fit = *numerics.HALF_LINE, 10.0
     return {
         "rectified": (m, v, *fit),
         "rectified, mixed": (last, v, *fit),

@@ -17,10 +17,11 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import bedl
-from bedl import Moments, native, special
-from bedl.heads.race.clocks import clocks
-from bedl.heads.race.probabilities import log_mean_softmax, race_nodes
-from bedl.native import _kernels
+from bedl import Moments
+from bedl import _kernels as native
+from bedl._kernels import inference
+from bedl.heads.integrals.nodes import clocks, log_mean_softmax, race_nodes
+from bedl.moments import numerics
 from tests.closeness import assert_same_up_to_rounding
 from tests.oracles import gaussian_expectation
 
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 def anyhow(request, monkeypatch):
     """With the kernels, and without them: what is said of results has to hold for both."""
     if request.param == "PyTorch":
-        monkeypatch.setattr(_kernels, "_library", None)
+        monkeypatch.setattr(inference, "_library", None)
 
 
 def spread(n: int = 4001) -> tuple[Tensor, Tensor]:
@@ -183,14 +184,14 @@ def test_no_kernel_reads_beyond_a_tensor():
     with pytest.raises(RuntimeError):
         clocks(m, v[:3], nodes, 6)
     with pytest.raises(RuntimeError):
-        native.rectified(m, v[:3], *special.HALF_LINE, 10.0)
+        native.rectified(m, v[:3], *numerics.HALF_LINE, 10.0)
 
 
 def test_probabilities_are_those_of_pytorch(monkeypatch):
     head, g = bedl.Dirichlet(10), torch.Generator().manual_seed(0)
     f = Moments(3 * torch.randn(500, 10, generator=g), torch.exp(3 * torch.randn(500, 10, generator=g)))
     found = head(f)
-    monkeypatch.setattr(_kernels, "_library", None)
+    monkeypatch.setattr(inference, "_library", None)
     truth = head(f)
     for name, near in {
         "probabilities": 2e-6,
@@ -301,7 +302,7 @@ def test_gradients_of_slopes_below_zero(anyhow):
 
 
 def test_they_can_be_switched_off():
-    code = "import bedl.native; print(bedl.native.is_built())"
+    code = "import bedl._kernels; print(bedl._kernels.is_built())"
     environment = {**os.environ, "BEDL_NATIVE": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

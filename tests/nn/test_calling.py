@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bedl
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 from bedl.methods import Batch
 from bedl.nn import correct_variances
 from bedl.nn.calling import call, map_parts, outputs_of, pick

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import bedl
-from bedl import Dirichlet, GaussianConv2d, GaussianLinear, native
+from bedl import Dirichlet, GaussianConv2d, GaussianLinear, _kernels
 from bedl.methods import BEDL
-from bedl.nn import chain
-from bedl.nn.chain import outputs_of_chain
-from bedl.nn.scaling import Standardize
+from bedl.nn import fused
+from bedl.nn.fused import outputs_of_chain
+from bedl.nn.tabular import Standardize
 
-pytestmark = pytest.mark.skipif(not native.is_built(), reason="there are no kernels")
+pytestmark = pytest.mark.skipif(not _kernels.is_built(), reason="there are no kernels")
 
 
 def images(*layers: nn.Module) -> nn.Sequential:
@@ -67,7 +67,7 @@ def test_one_call_says_what_all_layers_say(
     name: str, prepared: bool, points: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, shape = NETWORKS[name]
-    monkeypatch.setattr(chain, "WORTH_LAYING_OUT", 1e9)
+    monkeypatch.setattr(fused, "WORTH_LAYING_OUT", 1e9)
     x = torch.randn(points, *shape)
     with torch.no_grad(), bedl.frozen(net) if prepared else nullcontext():
         found = outputs_of_chain(net, x)
@@ -83,7 +83,7 @@ def test_points_beyond_what_is_kept_between_layers_come_in_groups(monkeypatch: p
     x = torch.randn(50, *shape)
     with torch.no_grad(), bedl.frozen(net):
         whole = outputs_of_chain(net, x)
-        monkeypatch.setattr("bedl.native._chain.ROOM", 20_000)
+        monkeypatch.setattr("bedl._kernels.inference.ROOM", 20_000)
         groups = outputs_of_chain(net, x)
     assert whole is not None
     assert groups is not None
@@ -169,8 +169,8 @@ def test_other_circumstances_go_layer_by_layer(inside: Callable[[], AbstractCont
 def test_predictions_take_the_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     method = BEDL(lenet(), Dirichlet(10))
     calls: list[int] = []
-    kernel = native.chain
-    monkeypatch.setattr(native, "chain", lambda *given: calls.append(1) or kernel(*given))
+    kernel = _kernels.chain
+    monkeypatch.setattr(_kernels, "chain", lambda *given: calls.append(1) or kernel(*given))
     method.predict(torch.zeros(80, 1, 15, 15))
     assert calls == [1]
 

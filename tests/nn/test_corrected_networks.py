@@ -11,7 +11,7 @@ import bedl
 from bedl import GaussianLinear, Moments
 from bedl.nn import correct_variances, remove_correction
 from bedl.nn.layers import CORRECTION
-from bedl.training.stacked import check_same_build
+from bedl.training.engines.stacked import check_same_build
 from tests.nn.correctable import averaged, images, make, mlp
 
 

@@ -5,7 +5,7 @@ import torch
 
 from bedl import GaussianConv1d, GaussianConv2d, GaussianConv3d, GaussianLinear
 from bedl.nn import GaussianConvTranspose1d, GaussianConvTranspose2d
-from bedl.nn.covariance_fit import as_layer_has_it, fitted_factor, outputs_first, refinement, seen_by
+from bedl.nn.correction import as_layer_has_it, fitted_factor, outputs_first, refinement, seen_by
 
 
 def test_the_fit_recovers_a_factor():

@@ -11,9 +11,8 @@ from torch import nn
 import bedl
 from bedl import GaussianLinear, Moments
 from bedl.nn import correct_variances
-from bedl.nn.columns import Columns, WithShortcut
-from bedl.nn.many import forward_of_many
-from bedl.nn.scaling import Standardize
+from bedl.nn.fused import forward_of_many
+from bedl.nn.tabular import Columns, Standardize, WithShortcut
 from tests.closeness import assert_same_up_to_rounding
 
 

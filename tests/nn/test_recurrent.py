@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import bedl
 from bedl import Moments
-from bedl.rules.recurrent import mixture
+from bedl.moments.rules.attention import mixture
 from tests import oracles
 
 LAYERS = {

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import bedl
-from bedl import GaussianLinear, native
+from bedl import GaussianLinear, _kernels
 from bedl.heads import Normal
 from bedl.methods import BEDL
-from bedl.nn.scaling import Standardize
-from bedl.nn.small import outputs_of_small
+from bedl.nn.fused import outputs_of_small
+from bedl.nn.tabular import Standardize
 
-pytestmark = pytest.mark.skipif(not native.is_built(), reason="there are no kernels")
+pytestmark = pytest.mark.skipif(not _kernels.is_built(), reason="there are no kernels")
 
 
 def network(*widths: int, standardized: bool = False, bias: bool = True) -> nn.Sequential:
@@ -101,8 +101,8 @@ def test_other_circumstances_go_layer_by_layer(inside: Callable[[], AbstractCont
 def test_predictions_take_the_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     method = BEDL(network(3, 12, 2), Normal())
     calls: list[int] = []
-    kernel = native.small_network
-    monkeypatch.setattr(native, "small_network", lambda *given: calls.append(1) or kernel(*given))
+    kernel = _kernels.small_network
+    monkeypatch.setattr(_kernels, "small_network", lambda *given: calls.append(1) or kernel(*given))
     method.predict(torch.zeros(4, 3))
     assert calls == [1]
 

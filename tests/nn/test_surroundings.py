@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import bedl
-from bedl import Moments, dispatch
+from bedl import Moments
+from bedl.moments import dispatch
 
 
 def test_einops():

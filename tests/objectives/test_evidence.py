@@ -11,11 +11,11 @@ from torch.distributions import Normal as Gaussian
 from torch.distributions import kl_divergence
 
 from bedl import GaussianLinear, Moments
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 from bedl.heads import Dirichlet, Normal, Sampled
 from bedl.methods import BEDL, Batch
 from bedl.objectives import ForwardPass, Known, Unknown, Unsure, WeightPrior
-from bedl.objectives.perturbations import around_and_beyond
+from bedl.objectives.ood_samples import around_and_beyond
 
 
 class Fixed(nn.Module):

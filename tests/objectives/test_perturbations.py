@@ -7,8 +7,8 @@ import torch
 from torch import Generator, Tensor
 
 from bedl import BEDLError
-from bedl.objectives import image_copies as c
-from bedl.objectives import perturbations as p
+from bedl.objectives import ood_samples as c
+from bedl.objectives import ood_samples as p
 
 
 def images(n: int = 6, channels: int = 2, height: int = 28, width: int = 28) -> Tensor:

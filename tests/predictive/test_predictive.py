@@ -11,8 +11,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bedl.heads import Dirichlet
+from bedl.heads.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive, mixture
 from bedl.moments import Moments
-from bedl.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive, mixture
 from tests.closeness import assert_same_up_to_rounding
 
 PARTS = ("data", "distributional", "model")

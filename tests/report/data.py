@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bedl.report import ClassificationResults, Examples, RegressionResults
+from bedl.evaluation.report import ClassificationResults, Examples, RegressionResults
 
 SCRIPT = "<script>window.hacked = 1</script>"
 NASTY = [

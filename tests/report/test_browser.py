@@ -2,7 +2,7 @@
 
 import pytest
 
-from bedl.report import write_report
+from bedl.evaluation.report import write_report
 from tests.report import browser
 from tests.report.data import classification, nasty_classification, nasty_regression, regression
 from tests.report.test_parts import decode_screenshot

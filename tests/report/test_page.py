@@ -14,9 +14,9 @@ from scipy import stats
 from sklearn import metrics as sk
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
-from bedl import tasks
-from bedl.report import ClassificationResults, Examples, ResultsError, render, score
-from bedl.report.pages.regression import _fan
+from bedl.evaluation import tasks
+from bedl.evaluation.report import ClassificationResults, Examples, ResultsError, render, score
+from bedl.evaluation.report.pages.regression import _fan
 from tests.report.data import SCRIPT, classification, nasty_classification, nasty_regression, regression
 
 PAGES = {
@@ -373,10 +373,10 @@ def test_metrics_and_report_need_no_torch():
     """Imported by their files, since the package itself may bring in torch."""
     code = (
         "import sys, types; package = types.ModuleType('bedl'); package.__path__ = [sys.argv[1]]; "
-        "sys.modules['bedl'] = package; import bedl.report, bedl.metrics; "
+        "sys.modules['bedl'] = package; import bedl.evaluation.report, bedl.evaluation.metrics; "
         "assert not {'torch', 'scipy', 'sklearn', 'pandas'} & set(sys.modules), 'heavy imports'"
     )
-    import bedl.report
+    import bedl.evaluation.report
 
     folder = os.path.dirname(os.path.dirname(bedl.report.__file__))
     subprocess.run([sys.executable, "-c", code, folder], check=True, timeout=60)

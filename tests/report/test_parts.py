@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bedl.report import ResultsError, png, svg
-from bedl.report.text import data, number, table, text
+from bedl.evaluation.report import ResultsError, layout, svg
+from bedl.evaluation.report.layout import data, number, table, text
 
 
 @given(st.text(max_size=120))
@@ -141,13 +141,13 @@ def decode(content):
 def test_png_holds_the_pixels(shape):
     image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     expected = np.moveaxis(image, 0, -1) if shape[0] == 3 else image.reshape(7, 5)
-    np.testing.assert_array_equal(decode(png.encode(image)), expected)
+    np.testing.assert_array_equal(decode(layout.encode(image)), expected)
 
 
 def test_large_images_are_thinned_out():
     import base64
 
-    uri = png.data_uri(np.zeros((3, 1000, 700), np.uint8))
+    uri = layout.data_uri(np.zeros((3, 1000, 700), np.uint8))
     pixels = decode(base64.b64decode(uri.split(",")[1]))
     assert max(pixels.shape) == 125
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bedl.report import ClassificationResults, Examples, RegressionResults, ResultsError, concatenate, score
+from bedl.evaluation.report import ClassificationResults, Examples, RegressionResults, ResultsError, concatenate, score
 from tests.report.data import classification, regression
 
 

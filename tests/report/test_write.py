@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from bedl.files import OutputExistsError, OutputFileError
-from bedl.report import render, write_report
+from bedl._utils.io import OutputExistsError, OutputFileError
+from bedl.evaluation.report import render, write_report
 from tests.report.data import classification, regression
 
 

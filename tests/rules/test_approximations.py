@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bedl import Moments, UnsupportedOperationError
-from bedl.rules.pooling import maximum_of
+from bedl.moments.rules.pooling import maximum_of
 from tests import oracles
 from tests.closeness import assert_same_up_to_rounding
 

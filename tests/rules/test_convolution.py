@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import bedl
-from bedl.rules import _strided, convolution
-from bedl.rules._strided import _weight_gradient, convolve_strided
+from bedl.moments.rules import conv
+from bedl.moments.rules.conv import _weight_gradient, convolve_strided
 
 OPTIONS = [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "same"}, {"dilation": 2},
            {"stride": (1, 3), "padding": 1}, {"stride": 2, "padding": (1, 2), "dilation": (2, 1)}]  # fmt: skip
@@ -18,7 +18,7 @@ OPTIONS = [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "
 @pytest.mark.parametrize("channels", [1, 4])
 def test_images_are_convolved_as_torch_does(options, compiled, channels, monkeypatch):
     """One channel: uncompiled by strides, compiled by patches. Strides: the weight's derivative by patches."""
-    monkeypatch.setattr(convolution, "MANY_OUTPUTS", 3)
+    monkeypatch.setattr(conv, "MANY_OUTPUTS", 3)
     layer = bedl.GaussianConv2d(channels, 3, (3, 5), **options)
     x = torch.randn(2, channels, 7, 9, requires_grad=True)
     torch._dynamo.reset()  # of one function only a few versions are compiled
@@ -41,8 +41,8 @@ def test_images_are_convolved_as_torch_does(options, compiled, channels, monkeyp
 )  # fmt: skip
 def test_where_it_pays_off(outputs, options, trained, expected, monkeypatch):
     calls = []
-    own = _strided.convolve_strided
-    monkeypatch.setattr(convolution, "convolve_strided", lambda *a: calls.append(a) or own(*a))
+    own = conv.convolve_strided
+    monkeypatch.setattr(conv, "convolve_strided", lambda *a: calls.append(a) or own(*a))
     layer = bedl.GaussianConv2d(2, outputs, 3, **options)
     with torch.set_grad_enabled(trained):
         layer(torch.randn(2, 2, 9, 9))
@@ -53,7 +53,7 @@ def test_patches_are_laid_out_a_few_at_a_time(monkeypatch):
     x, weight = torch.randn(7, 4, 9, 9), torch.randn(5, 4, 3, 3, requires_grad=True)
     expected = torch.autograd.grad(F.conv2d(x, weight, None, 2, 1).sin().sum(), weight)
     for numbers in (1, 2000, 4000, 10**6):  # one point, one, two, all
-        monkeypatch.setattr(_strided, "NUMBERS_AT_A_TIME", numbers)
+        monkeypatch.setattr(conv, "NUMBERS_AT_A_TIME", numbers)
         found = torch.autograd.grad(convolve_strided(x, weight, None, (2, 2), (1, 1), (1, 1)).sin().sum(), weight)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -90,7 +90,7 @@ def test_the_operator_keeps_to_what_it_declares():
 
 
 def test_a_network_with_strides_on_half_precision_inputs(monkeypatch):
-    monkeypatch.setattr(convolution, "MANY_OUTPUTS", 2)
+    monkeypatch.setattr(conv, "MANY_OUTPUTS", 2)
     net = bedl.bayesianize(nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 2, 3, stride=2)))
     x = torch.randn(2, 3, 15, 15)
     with torch.autocast("cpu", torch.bfloat16):

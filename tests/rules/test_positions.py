@@ -7,8 +7,8 @@ from torch import nn
 
 import bedl
 from bedl import Moments
+from bedl.moments.rules.correlated import Positions, _seen
 from bedl.nn import shared_draws
-from bedl.rules.positions import Positions, _seen
 
 
 class Residual(nn.Module):

@@ -12,12 +12,12 @@ import pytest
 
 import bedl
 from bedl import BEDLRegressor
-from bedl.errors import ModelFileError
+from bedl._utils.errors import ModelFileError
+from bedl.cli.console import print_comparison
 from bedl.estimators.inputs import held_out
+from bedl.estimators.tabular.compare import Comparison
+from bedl.evaluation.report.parts import comparison_section
 from bedl.methods import Method, register, registry
-from bedl.report.comparison import comparison_section
-from bedl.tabular.comparison import Comparison
-from bedl.terminal.tables import print_comparison
 from tests.cli.verbs import run
 
 QUICK = {"epochs": 2, "device": "cpu", "hidden": (8,)}

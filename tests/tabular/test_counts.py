@@ -10,9 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from bedl import tabular
 from bedl.data import DataError
-from bedl.estimators import BEDLRegressor, load
+from bedl.estimators import BEDLRegressor, load, tabular
 from tests.cli.verbs import run
 from tests.estimators.problems import QUICK
 

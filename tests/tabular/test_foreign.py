@@ -6,8 +6,8 @@ import numpy as np
 import pandas
 import pytest
 
-from bedl import tabular
 from bedl.data import DataError
+from bedl.estimators import tabular
 from tests.cli.verbs import run
 
 RANDOM = np.random.default_rng(0)

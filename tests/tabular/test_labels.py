@@ -9,8 +9,7 @@ import pandas
 import pytest
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
-from bedl import tabular
-from bedl.estimators import BEDLClassifier, load
+from bedl.estimators import BEDLClassifier, load, tabular
 from tests.cli.verbs import run
 from tests.estimators.problems import QUICK
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pandas
 import pytest
 
+from bedl._utils.errors import ModelFileError
+from bedl._utils.io import OutputExistsError, PendingFile
 from bedl.data import DataError, DataFileNotFoundError
-from bedl.errors import ModelFileError
-from bedl.files import OutputExistsError, PendingFile
-from bedl.tabular import load
-from bedl.tabular import parts as room
-from bedl.tabular.parts import PredictedParts, predict_parts
+from bedl.estimators.tabular import load
+from bedl.estimators.tabular import many_files as room
+from bedl.estimators.tabular.many_files import PredictedParts, predict_parts
 from tests.bench.clusters import cluster
 from tests.cli.verbs import run
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas
 import pytest
 
-from bedl import tabular
 from bedl.data import DataError
+from bedl.estimators import tabular
 
 N = 60
 FRAME = pandas.DataFrame({"x": np.linspace(-1, 1, N), "key": [2**60 + i for i in range(N)]})

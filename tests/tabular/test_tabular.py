@@ -11,11 +11,11 @@ import pandas
 import pytest
 from sklearn.metrics import root_mean_squared_error
 
-from bedl import tabular
+from bedl._utils.errors import ModelFileError
+from bedl._utils.io import OutputExistsError
 from bedl.data import DataError, TableEncoder, encoded_batches, open_table
-from bedl.errors import ModelFileError
-from bedl.files import OutputExistsError
-from bedl.tabular import Watcher
+from bedl.estimators import tabular
+from bedl.estimators.tabular import Watcher
 from tests.cli.tables import FLOWERS, HOUSES
 from tests.cli.verbs import run
 
@@ -199,7 +199,7 @@ def test_the_page_scores_a_linear_model_beside_as_scikit_learn_has_it():
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from bedl.report import render
+    from bedl.evaluation.report import render
 
     rng = np.random.default_rng(0)
     frame = pandas.DataFrame(rng.normal(size=(300, 4)), columns=list("abcd"))
@@ -225,7 +225,7 @@ def test_surprising_rows_are_found_among_all_rows_whatever_their_batch(monkeypat
     calm = np.flatnonzero(shown["x"] < -0.3)
     planted = calm[[1, len(calm) // 2, -1]]
     shown.loc[planted, "y"] += 9.0
-    monkeypatch.setattr("bedl.tabular.rows.batch_rows", lambda n_features: 70)
+    monkeypatch.setattr("bedl.estimators.tabular.predict.batch_rows", lambda n_features: 70)
     results = model.results(shown, examples=True)
     predicted = model.predict(shown)
     off = ((shown["y"] - predicted["prediction"]).abs() / predicted["std"]).to_numpy()

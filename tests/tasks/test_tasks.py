@@ -11,11 +11,12 @@ import pandas
 import pytest
 import torch
 
-import bedl.report.pages
-from bedl import tabular, tasks
+import bedl.evaluation.report.pages
 from bedl.data import DataError
-from bedl.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive
-from bedl.tasks import _finding
+from bedl.estimators import tabular
+from bedl.evaluation import tasks
+from bedl.evaluation.tasks import base
+from bedl.heads.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive
 from tests import recipes
 from tests.report.data import classification, regression
 
@@ -47,7 +48,7 @@ def test_every_task_says_what_it_is(name):
     assert task.name == name
     assert task.outputs
     assert task.column in ("number", "class", "binary")
-    assert bedl.report.pages.page_of(name).observed
+    assert bedl.evaluation.report.pages.page_of(name).observed
     y = np.full(3, task.missing, dtype=task.dtype)
     y[1] = 1
     assert task.known(y).tolist() == [False, True, False]
@@ -159,9 +160,9 @@ def shares(tmp_path, monkeypatch):
             (folder / Path(block.file).name).write_text(block.code)
             monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     yield tasks.get("shares")
-    for name in ("bedl.tasks.shares", "bedl.report.pages.shares"):
+    for name in ("bedl.evaluation.tasks.shares", "bedl.evaluation.report.pages.shares"):
         sys.modules.pop(name, None)
-    _finding._get.cache_clear()
+    base._get.cache_clear()
 
 
 def test_a_new_task_is_one_file_and_its_page_another(shares, tmp_path):

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from bedl import GaussianLinear
+from bedl._kernels import inference
 from bedl.heads import Dirichlet, Normal, dirichlet
 from bedl.methods import BEDL, Batch, Problem, registry
-from bedl.native import _kernels
-from bedl.nn.columns import Columns, WithShortcut
-from bedl.nn.scaling import Standardize
+from bedl.nn.tabular import Columns, Standardize, WithShortcut
 from bedl.objectives import PAC, HyperPrior, Known, MarginalLikelihood, Objective, Sum, Unknown, WeightPrior
-from bedl.objectives.perturbations import around_and_beyond
-from bedl.training.batched.layers import Pair
-from bedl.training.batched.losses import OutputLoss
-from bedl.training.stacked import Stacked
+from bedl.objectives.ood_samples import around_and_beyond
+from bedl.training.engines.fused.layers import Pair
+from bedl.training.engines.fused.losses import OutputLoss
+from bedl.training.engines.stacked import Stacked
 
 R, N, D = 3, 20, 4
 Regularizer = Objective | Sum | None
@@ -98,7 +97,7 @@ def both_ways(stacked: Stacked, batch: Batch) -> tuple[tuple[Tensor, Tensor], tu
 @pytest.mark.parametrize("name", METHODS)
 def test_gradients_are_those_of_vmap(name: str, weighted: bool, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
-        monkeypatch.setattr(_kernels, "_library", None)
+        monkeypatch.setattr(inference, "_library", None)
     dtype, most = (torch.float32, 1e-5) if native else (torch.float64, 1e-10)
     stacked, batch = problem(name, dtype, weighted)
     for _ in range(2):  # memory is used again

@@ -13,7 +13,7 @@ from torch import nn
 
 from bedl import BEDL, Dirichlet, GaussianConv2d, GaussianLinear, Normal, fit
 from bedl.methods import Batch
-from bedl.training.compiling import should_compile, variance_precision
+from bedl.training.compile import should_compile, variance_precision
 from bedl.training.data import Points
 
 
@@ -25,7 +25,7 @@ def problem(n: int = 70) -> tuple[BEDL, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def test_a_compiled_run_ends_where_the_plain_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bedl.rules.rectified.MANY", 0)  # kernels are called in small networks, too
+    monkeypatch.setattr("bedl.moments.rules.relu.MANY", 0)  # kernels are called in small networks, too
     results = []
     for compile in (False, True):
         method, data = problem()
@@ -56,7 +56,7 @@ def test_long_runs_of_large_networks_compile_and_short_ones_do_not(caplog: pytes
 def test_without_a_compiler_it_goes_on_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bedl.training.compiling.shutil.which", lambda name: None)
+    monkeypatch.setattr("bedl.training.compile.shutil.which", lambda name: None)
     method, data = problem()
     assert not should_compile("auto", method, Points(data), 32, 1_000_000, "cpu")
     assert "no C++ compiler" in caplog.text
@@ -89,13 +89,13 @@ def test_what_is_wrong_with_the_data_is_said_as_without_compiling(monkeypatch: p
 def test_variances_are_multiplied_in_bfloat16_where_that_is_fast(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bedl.training.compiling.has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr("bedl.training.compile.has_fast_bfloat16", lambda: True)
     assert variance_precision("auto", True, "cpu") == torch.bfloat16
     assert variance_precision("auto", False, "cpu") is None
     assert variance_precision("float32", True, "cpu") is None
     assert variance_precision("bfloat16", False, "cpu") == torch.bfloat16
     assert not caplog.text
-    monkeypatch.setattr("bedl.training.compiling.has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr("bedl.training.compile.has_fast_bfloat16", lambda: False)
     assert variance_precision("auto", True, "cpu") is None
     assert variance_precision("bfloat16", True, "cpu") == torch.bfloat16
     assert "no instructions for bfloat16" in caplog.text

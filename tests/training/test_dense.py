@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import bedl
-from bedl import metrics
-from bedl.report import map_results, render
-from bedl.tasks import ResultsError, score
+from bedl.evaluation import metrics
+from bedl.evaluation.report import map_results, render
+from bedl.evaluation.tasks import ResultsError, score
 from bedl.training import fit, fit_replicas
 from tests.training.problems import vector
 

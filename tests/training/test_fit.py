@@ -154,7 +154,7 @@ def test_a_callback_sees_and_stops() -> None:
 
 
 def test_progress_in_plain_text(capsys: pytest.CaptureFixture) -> None:
-    from bedl.training.history import Progress
+    from bedl.training.callbacks import Progress
 
     fit(method(), regression(), epochs=2, callbacks=[Progress(seconds=0.0)], accelerator="cpu")
     lines = capsys.readouterr().err.splitlines()
@@ -169,7 +169,7 @@ def test_progress_as_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
     import sys
 
-    from bedl.training.history import Progress
+    from bedl.training.callbacks import Progress
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     progress = Progress()

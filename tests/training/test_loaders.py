@@ -22,9 +22,8 @@ from torch.utils.data import (
 
 import bedl
 from bedl.training import Callback, Checkpoints, Constant, fit
-from bedl.training.data import as_points
+from bedl.training.data import as_points, unpacked
 from bedl.training.loaders import LoaderPoints, Stream
-from bedl.training.unpacking import unpacked
 from tests.training.problems import classes, method, regression, vector
 
 X, Y = regression(50)

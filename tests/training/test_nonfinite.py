@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bedl.methods import Batch
 from bedl.training import NonFiniteLossError, fit
 from bedl.training import checkpoint as ck
-from bedl.training.nonfinite import find_origin
+from bedl.training.diagnostics import find_origin
 from tests.training.problems import method, regression, vector
 
 

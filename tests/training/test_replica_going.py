@@ -11,8 +11,7 @@ from torch import Tensor
 
 from bedl.methods import Batch
 from bedl.training import Callback, Checkpoints, EarlyStopping, fit_replicas
-from bedl.training.replica_going import Going
-from bedl.training.stacked import Stacked
+from bedl.training.engines.stacked import Going, Stacked
 from tests.training.problems import method, regression, vector
 
 

@@ -13,12 +13,10 @@ from bedl import GaussianLinear
 from bedl.heads import Normal
 from bedl.methods import BEDL
 from bedl.objectives import PAC, HyperPrior, Unknown
-from bedl.objectives.perturbations import around_and_beyond, permute_columns
+from bedl.objectives.ood_samples import around_and_beyond, permute_columns
 from bedl.training import Constant, NonFiniteLossError, adam, fit, fit_replicas
 from bedl.training.data import Points
-from bedl.training.replica_data import ReplicaBatches, Rows
-from bedl.training.replica_feed import Preparation
-from bedl.training.vector_adam import VectorAdam, clipping, norms
+from bedl.training.engines.stacked import Preparation, ReplicaBatch, ReplicaBatches, VectorAdam, clipping, norms
 from benchmarks.replicas import concrete, paper_net
 from tests.training.problems import classes, method, regression, vector
 
@@ -64,7 +62,7 @@ def test_replicas_of_a_classifier() -> None:
 
 
 def test_compiled_replicas_equal_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bedl.rules.rectified.MANY", 0)  # kernels are called in small networks, too
+    monkeypatch.setattr("bedl.moments.rules.relu.MANY", 0)  # kernels are called in small networks, too
     results = []
     for compile in (False, True):
         models = [method(seed=seed) for seed in range(3)]
@@ -192,7 +190,7 @@ def test_copies_of_some_points_stand_where_their_points_do() -> None:
         weight = torch.tensor([[1.0] * 8, [1.0] * 5 + [0.0] * 3])
         x = torch.randn(2, 8, 2)
         x[1, 5:] = 1e6  # padding
-        rows = Rows(x, torch.randn(2, 8, 1), weight, [8, 5])
+        rows = ReplicaBatch(x, torch.randn(2, 8, 1), weight, [8, 5])
         batch = Preparation(methods, [0, 1])(rows, [8, 5])
         assert batch.perturbed.shape == (2, 4, 2)
         assert batch.perturbed.abs().max() < 1e4

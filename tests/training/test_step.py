@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bedl.methods import Batch
 from bedl.training import Constant, fit
-from bedl.training.step import GradientStep, Statistics
+from bedl.training.engines.fabric import GradientStep, Statistics
 from tests.closeness import assert_same_up_to_rounding
 from tests.training.problems import classes, method, regression, vector
 

@@ -13,7 +13,7 @@ from bedl import BEDLClassifier, GaussianLinear
 from bedl.heads import Normal
 from bedl.methods import BEDL
 from bedl.training import Callback, fit_replicas
-from bedl.training.threads import LARGE, few_threads
+from bedl.training.compile import LARGE, few_threads
 
 
 @pytest.fixture(autouse=True)

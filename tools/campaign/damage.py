@@ -47,7 +47,7 @@ def attempt(number: int, folder: Path) -> str:
 
 
 def _tried(kind: str, random: Random, whole: Originals, folder: Path) -> str:
-    from bedl.errors import BEDLError
+    from bedl._utils.errors import BEDLError
 
     copy = folder / "copy"
     source = original(kind.split()[0])
@@ -92,7 +92,7 @@ ODD = (None, True, -1, 0, 1, 2**31, 10**12, 1.5, -1e308, "", "x", "..", "\x00", 
 
 def _edit(random: Random, path: Path) -> None:
     """Another value somewhere in the card, and the checksum that fits it."""
-    from bedl.tabular.folder import seal_of
+    from bedl.estimators.tabular.folder import seal_of
 
     card = json.loads(path.read_text())
     card.pop("sha256")
@@ -119,7 +119,7 @@ def _said(kind: str, path: Path, whole: Originals) -> dict[str, Any]:
         return {"mean": load(path).predict(whole.x)}
     if kind == "checkpoint":
         return _trained(path)
-    from bedl.tabular import load as load_model
+    from bedl.estimators.tabular import load as load_model
 
     table = load_model(path).predict(whole.frame)
     return {name: table[name].to_numpy() for name in table}
@@ -156,7 +156,7 @@ def original(kind: str) -> Path:
     import torch
 
     import bedl
-    from bedl import tabular
+    from bedl.estimators import tabular
     from bedl.training import fit
 
     whole = originals()

@@ -20,10 +20,6 @@ SECONDS = 120
 
 def prepare() -> None:
     """What takes long to import, before the first try."""
-    import bedl.cli.app
-    import bedl.estimators
-    import bedl.report
-    import bedl.tabular  # noqa: F401
 
 
 def attempt(number: int, folder: Path) -> str:

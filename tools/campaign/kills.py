@@ -105,8 +105,8 @@ def _interrupted() -> Path:
 
 def quickly(verb: str) -> None:
     """A checkpoint after every epoch; and, if asked for, as on systems that cannot exchange two folders."""
-    import bedl.tabular.place as place
-    import bedl.tabular.run as run
+    import bedl.estimators.tabular.fit as run
+    import bedl.estimators.tabular.folder as place
 
     run.LEAST = 0.0
     if verb == "refit in two steps":
@@ -215,6 +215,6 @@ def _listen(after: Callable[[], object]) -> None:
 
     for name in CHANGES:
         setattr(os, name, watched(name, getattr(os, name)))
-    import bedl.tabular.place as place
+    import bedl.estimators.tabular.folder as place
 
     place._exchanged = watched("exchange", place._exchanged)

@@ -30,8 +30,8 @@ def attempt(number: int, folder: Path) -> str:
 
 def _seen(kind: str, path: Path, folder: Path) -> tuple[list[int], int]:
     """The memory after each batch, and the number of rows."""
-    from bedl import tabular
     from bedl.data import TableEncoder, encode_to_memmap, open_table
+    from bedl.estimators import tabular
 
     measured: list[int] = []
     small = folder / "small.csv"

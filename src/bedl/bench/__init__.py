@@ -8,10 +8,21 @@
 A run can be stopped at any point, and goes on where it was. A table is one file in `bedl.bench.tables`.
 """
 
-from bedl.bench.cells import BOTH, PRESETS, Cell, Choice, Outcome
-from bedl.bench.running import Progress, row_file, run
-from bedl.bench.summary import Sheet, sheets, shown
-from bedl.bench.table import BenchError, Column, Published, Table
+from bedl.bench.benchmark import (
+    BOTH,
+    PRESETS,
+    BenchError,
+    Cell,
+    Choice,
+    Column,
+    Outcome,
+    Published,
+    Sheet,
+    Table,
+    sheets,
+    shown,
+)
+from bedl.bench.runner import Progress, row_file, run
 from bedl.bench.tables import get, names
 
 __all__ = [

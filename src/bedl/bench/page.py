@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bedl.bench.cells import PRESETS
-from bedl.bench.running import row_file
-from bedl.bench.summary import Line, Sheet, best_of, sheets, shown
-from bedl.bench.table import BenchError, Table
-from bedl.bench.tables import get, names
-from bedl.files import refuse_unwritable, write_atomically
-from bedl.report.document import document
-from bedl.report.text import count, data, table, text
-from bedl.rows import Row
+import numpy as np
 
-__all__ = ["render", "write_page"]
+from bedl._utils.io import Row, refuse_unwritable, write_atomically
+from bedl.bench.benchmark import PRESETS, BenchError, Line, Sheet, Table, best_of, sheets, shown
+from bedl.bench.runner import row_file
+from bedl.bench.tables import get, names
+from bedl.evaluation.report import svg
+from bedl.evaluation.report.layout import card, count, data, legend, number, table, text
+from bedl.evaluation.report.page import document
+
+__all__ = ["ecdf_card", "parts_card", "render", "strength_card", "sweep_cards", "write_page"]
 
 
 def write_page(results: str | os.PathLike[str], path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -102,3 +102,142 @@ def _how(bench: Table, rows: Sequence[Row]) -> str:
     if not parts:
         return ""
     return f'<section class="card wide"><h2>{text(bench.title)}: how it was run</h2>{"".join(parts)}</section>'
+
+
+# Plots of the benches' page, from the curves that rows hold.
+
+
+Curves = Mapping[str, Sequence[float]]
+
+
+def sweep_cards(title: str, curves: Sequence[Curves]) -> list[str]:
+    """Data and epistemic part against the rows learned from, and against the noise, on logarithmic axes.
+
+    Args:
+        title: plain text.
+        curves: of each split: ``rows``, ``noise``, and ``<part>_by_rows``, ``<part>_by_noise``.
+    """
+    return [_sweep_card(title, curves, *words) for words in _SWEPT]
+
+
+def _sweep_card(title: str, curves: Sequence[Curves], what: str, label: str, wanted: str) -> str:
+    """One of the two; nothing where some value is missing."""
+    at = np.asarray(curves[0][what], dtype=float)
+    means = {part: np.mean([_numbers(one[f"{part}_by_{what}"]) for one in curves], 0) for part in _SHOWN}
+    if not np.isfinite(list(means.values())).all():
+        return ""
+    rows = [[number(float(x)), *(number(float(means[part][i])) for part in _SHOWN)] for i, x in enumerate(at)]
+    draws = "One draw" if len(curves) == 1 else f"Means of {count(len(curves))} draws"
+    return card(
+        data(f"{title}, by {what}", 80),
+        f"{draws} of the data. {wanted}",
+        _log_lines(at, means, label, title),
+        key=legend(("line a", "data"), ("line b", "epistemic")),
+        numbers=table("Means of the parts", [label, *_SHOWN], rows),
+    )
+
+
+_SWEPT = (
+    ("rows", "rows learned from", "Epistemic should fall, data should stay."),
+    ("noise", "strength of the noise", "Data should rise, epistemic should stay."),
+)
+_SHOWN = ("data", "epistemic")
+
+
+def _log_lines(at: np.ndarray, means: Mapping[str, np.ndarray], label: str, title: str) -> str:
+    places = np.arange(len(at), dtype=float)  # each step of a sweep is a factor; a noise of 0 has no logarithm
+    logs = {part: np.log10(np.maximum(values, 1e-12)) for part, values in means.items()}
+    every = np.concatenate(list(logs.values()))
+    room = 0.05 * (float(np.ptp(every)) or 1.0)
+    frame = svg.Frame(0, len(at) - 1, float(every.min()) - room, float(every.max()) + room)
+    marks = []
+    for kind, (part, values) in zip("ab", logs.items(), strict=True):
+        tips = [f"{part} at {number(float(x))}: {number(float(v))}" for x, v in zip(at, means[part], strict=True)]
+        marks += [svg.line(frame, places, values, kind), svg.scatter(frame, places, values, f"{kind} solid", tips, 3.2)]
+    powers = range(int(np.floor(frame.y_low)), int(np.ceil(frame.y_high)) + 1)
+    ticks = [float(power) for power in powers if frame.y_low <= power <= frame.y_high] or None
+    return svg.figure(
+        frame, *marks, name=f"{title}: parts of the uncertainty by {label}", x_label=label, y_label="part",
+        x_ticks=places.tolist(), x_format=lambda place: number(float(at[round(place)]), 3), y_ticks=ticks,
+        y_format=lambda power: number(10.0**power, 2),
+    )  # fmt: skip
+
+
+def parts_card(title: str, how: str, curves: Curves, x_label: str, y_label: str) -> str:
+    """The parts of the uncertainty along a line, on top of each other; nothing where some value is missing.
+
+    Args:
+        title, how: plain text.
+        curves: ``x``, and the parts ``data``, ``distributional`` and ``model`` at each x, in units that add up.
+        x_label, y_label: plain text.
+    """
+    x = np.asarray(curves["x"], dtype=float)
+    parts = {name: _numbers(curves[name]) for name in ("data", "distributional", "model")}
+    if not np.isfinite(list(parts.values())).all():
+        return ""
+    middles = (x[1:] + x[:-1]) / 2
+    edges = np.concatenate([[2 * x[0] - middles[0]], middles, [2 * x[-1] - middles[-1]]])
+    top = float(np.sum(list(parts.values()), axis=0).max())
+    frame = svg.Frame(float(edges[0]), float(edges[-1]), 0.0, 1.05 * top if top > 0 else 1.0)
+    tips = [
+        f"{x_label} {number(float(x[i]), 3)}: "
+        + ", ".join(f"{name} {number(float(v[i]), 3)}" for name, v in parts.items())
+        for i in range(len(x))
+    ]
+    base, marks = np.zeros_like(x), []
+    for (kind, _), values in zip(_KINDS, parts.values(), strict=True):
+        marks.append(svg.bars(frame, edges, values, kind, tips, base=base))
+        base = base + values
+    plot = svg.figure(frame, *marks, name=title, x_label=x_label, y_label=y_label)
+    return card(data(title, 80), data(how, 400), plot, key=legend(*((f"bar {kind}", said) for kind, said in _KINDS)))
+
+
+def ecdf_card(title: str, curves: Curves) -> str:
+    """Distribution functions of the entropies of known and of foreign images.
+
+    Args:
+        title: plain text.
+        curves: ``known`` and ``foreign``, entropies at evenly spaced shares from 0 to 1.
+    """
+    found = {name: _numbers(curves[name]) for name in ("known", "foreign") if name in curves}
+    frame = svg.Frame(0.0, max(1e-3, *(float(values[-1]) for values in found.values())), 0.0, 1.0)
+    marks = [
+        svg.line(frame, values, np.linspace(0, 1, len(values)), kind)
+        for kind, values in zip("ab", found.values(), strict=False)
+    ]
+    plot = svg.figure(frame, *marks, name=title, x_label="entropy, nats", y_label="share of images below")
+    how = "Known images should rise at the left, foreign ones at the right."
+    return card(data(title, 80), how, plot, key=legend(("line a", "known"), ("line b", "foreign")))
+
+
+def strength_card(title: str, curves: Curves) -> str:
+    """Accuracy, and entropy as a share of its greatest value, against the strength of an attack.
+
+    Args:
+        title: plain text.
+        curves: ``strength``, ``accuracy`` and ``entropy``, the latter in shares of log C.
+    """
+    at = np.asarray(curves["strength"], dtype=float)
+    frame = svg.Frame(float(at[0]), float(at[-1]), 0.0, 1.0)
+    marks, rows = [], []
+    for kind, name in zip("ab", ("accuracy", "entropy"), strict=True):
+        values = _numbers(curves[name])
+        tips = [f"{name} at {number(float(x))}: {number(float(v), 3)}" for x, v in zip(at, values, strict=True)]
+        marks += [svg.line(frame, at, values, kind), svg.scatter(frame, at, values, f"{kind} solid", tips, 3.2)]
+    for i, x in enumerate(at):
+        rows.append([number(float(x)), *(number(float(_numbers(curves[n])[i]), 3) for n in ("accuracy", "entropy"))])
+    plot = svg.figure(frame, *marks, name=title, x_label="strength of FGSM", y_label="share")
+    return card(
+        data(title, 80),
+        "Where accuracy falls, entropy should rise: a network that is wrong should not be sure.",
+        plot,
+        key=legend(("line a", "accuracy"), ("line b", "entropy / log C")),
+        numbers=table("Against the strength", ["strength", "accuracy", "entropy"], rows),
+    )
+
+
+_KINDS = (("noise", "data: noise"), ("evidence", "distributional: little evidence"), ("network", "model: the network"))
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    return np.asarray([np.nan if value is None else value for value in values], dtype=float)

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 import torch
 
-from bedl.bench.cells import BOTH, Preset
+from bedl.bench.benchmark import BOTH, Preset, Published
 
-__all__ = ["Setup", "authors_options", "same_run", "setup"]
+__all__ = ["Setup", "authors_options", "figures", "same_run", "setup", "uci_log_likelihoods"]
+
 
 WIDE = {"protein": 100}
 BATCHES = {"boston": 64, "energy": 8, "concrete": 16, "wine": 128, "wine-distinct": 128, "kin8nm": 32}
@@ -53,7 +56,7 @@ class Setup:
 
     estimator: dict[str, Any]
     deviations: tuple[str, ...] = ()
-    network: dict[str, Any] = dataclasses.field(default_factory=dict)  # of images: options of `bedl.bench.nets`
+    network: dict[str, Any] = dataclasses.field(default_factory=dict)  # of images: options of `bedl.bench.util`
 
 
 def setup(preset: Preset, method: str, dataset: str, n: int) -> Setup:
@@ -192,3 +195,53 @@ _OWN: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("learned by L-BFGS on all rows: 200 steps from three starts each, 1,000 from the best of them",),
     ),
 }
+
+
+# The paper's own figures, and others' that were published elsewhere.
+
+
+SAME = {  # the paper's names, and ours
+    "BEDL": "bedl", "BEDL+Reg": "bedl+reg", "BEDL-Hyper": "bedl-hyper", "DVI": "dvi", "VarOut": "varout", "PBP": "pbp",
+    "MC Dropout": "mc-dropout", "Sparse GP": "sparse-gp", "EDL": "edl", "Deep ensembles": "ensemble",
+    "MC Dropout, corrected": "mc-dropout", "NNGP": "nngp", "Convolutional GP": "conv-gp", "ConvNet GP": "convnet-gp",
+    "Residual CNN GP": "residual-cnn-gp", "ResNet GP": "resnet-gp",
+}  # fmt: skip
+
+
+@functools.cache
+def figures() -> dict[str, Any]:
+    """The file as it is: by the paper's tables, then "elsewhere".
+
+    Example:
+        >>> figures()["classification_ood"]["BEDL+Reg"]
+        [0.66, 0.055, 20.02, 0.083]
+    """
+    found: dict[str, Any] = json.loads(files("bedl.bench").joinpath("published.json").read_text(encoding="utf-8"))
+    return found
+
+
+def uci_log_likelihoods() -> list[Published]:
+    """Test log-likelihoods on UCI's standard splits: the paper's table, then figures from elsewhere.
+
+    Example:
+        >>> next(p.values["energy"] for p in uci_log_likelihoods() if p.label == "BEDL+Reg")
+        (-0.73, 0.04)
+    """
+    paper, elsewhere = figures()["uci_log_likelihood"], figures()["elsewhere"]
+    names = paper["datasets"]
+    found = [
+        Published(
+            label, "log_likelihood", {name: (pair[0], pair[1]) for name, pair in zip(names, pairs, strict=True)},
+            SAME.get(label), "the paper",
+        )
+        for label, pairs in paper.items()
+        if label not in ("datasets", "n", "d")
+    ]  # fmt: skip
+    for label, entry in elsewhere.items():
+        if label != "what":
+            values = zip(names, entry["values"], strict=True)
+            known: dict[str, tuple[float, float | None]] = {
+                name: (value, None) for name, value in values if value is not None
+            }
+            found.append(Published(label, "log_likelihood", known, SAME.get(label), entry["note"]))
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from bedl.terminal.stopping import Stopped, exit_code, listen, stop_listening
+from bedl.cli.console import Stopped, exit_code, listen, stop_listening
 
 __all__ = ["main"]
 
@@ -35,7 +35,7 @@ def _main() -> None:
 
     _show_warnings()
     if sys.argv[1:2] in (["predict"], ["evaluate"]):
-        from bedl.data.arrow import spare_pandas
+        from bedl._utils.imports import spare_pandas
 
         spare_pandas()
     app(prog_name="bedl")
@@ -45,7 +45,7 @@ def _show_warnings() -> None:
     """Warnings as lines for somebody who does not read Python."""
     import warnings
 
-    from bedl.terminal.screen import say
+    from bedl.cli.console import say
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         say(f"Warning: {message}")

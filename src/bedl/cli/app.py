@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bedl.cli import bench, check, compare, data, evaluate, export, fit, methods, predict, report
+from bedl.cli.console import Stopped, asked_to_stop, exit_code, explained, say, say_error
 from bedl.cli.options import DEBUG
-from bedl.terminal.explaining import explained
-from bedl.terminal.screen import say, say_error
-from bedl.terminal.stopping import Stopped, asked_to_stop, exit_code
+from bedl.cli.verbs import bench, compare, data, evaluate, fit, networks, predict
 
 __all__ = ["app"]
+
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, what other tools end with when `head` has seen enough
 
@@ -95,10 +94,10 @@ def _bedl(
 app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
 app.command("evaluate")(evaluate.evaluate)
-app.command("report")(report.report)
-app.command("export")(export.export)
+app.command("report")(evaluate.report)
+app.command("export")(networks.export)
 app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
-app.command("methods")(methods.methods)
-app.command("check")(check.check)
+app.command("methods")(compare.methods)
+app.command("check")(networks.check)
 app.add_typer(data.app, name="data")

@@ -23,6 +23,7 @@ __all__ = [
     "Unseen",
 ]
 
+
 DEBUG = "bedl.debug"  # in the context that all verbs share
 
 

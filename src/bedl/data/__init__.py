@@ -8,6 +8,6 @@ Names are loaded when they are first used, so that a command which needs little 
 `__init__.pyi`.
 """
 
-from bedl._lazy import lazy_names
+from bedl._utils.imports import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__)

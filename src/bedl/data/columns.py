@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
-from bedl.data.errors import DataError, listed
-from bedl.errors import option
 
 __all__ = [
     "BooleanColumn",
@@ -31,6 +30,7 @@ __all__ = [
     "parsed",
     "shown",
 ]
+
 
 FAR = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -29,6 +29,7 @@ __all__ = [
     "styles_of",
 ]
 
+
 SECONDS_A_DAY = 86_400.0
 
 

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bedl import tasks
+from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.columns import Where, check_types, labels_of, parsed, shown
-from bedl.data.errors import DataError, listed
-from bedl.data.survey import ColumnSurvey, LabelCounts
-from bedl.errors import option
+from bedl.data.profile import ColumnSurvey, LabelCounts
+from bedl.evaluation import tasks
 
 __all__ = ["MAX_CLASSES", "Target", "decide_target"]
+
 
 MAX_CLASSES = 1000
 _FEW = 20  # a whole-number target with at most so many values …
@@ -37,7 +37,7 @@ class Target:
 
     Attributes:
         name: the column; of several, their names in a row.
-        task: the name of the task, see `bedl.tasks`.
+        task: the name of the task, see `bedl.evaluation.tasks`.
         classes: names, in the order of their codes; None where there are no classes.
         values: the classes as numbers, if the column holds numbers.
         several: the columns, if there are several.

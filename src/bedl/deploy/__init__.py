@@ -4,6 +4,6 @@
 names are listed in `__init__.pyi`.
 """
 
-from bedl._lazy import lazy_names
+from bedl._utils.imports import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__)

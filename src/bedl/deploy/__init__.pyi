@@ -1,9 +1,9 @@
-"""The names of bedl.deploy and where each comes from; bedl._lazy reads them, too."""
+"""The names of bedl.deploy and where each comes from; bedl._utils.imports reads them, too."""
 
 # writing
-from bedl.deploy.exportable import Exportable as Exportable
-from bedl.deploy.exportable import ExportOptions as ExportOptions
-from bedl.deploy.export_report import ExportReport as ExportReport
+from bedl.deploy.prepare import Exportable as Exportable
+from bedl.deploy.prepare import ExportOptions as ExportOptions
+from bedl.deploy.schema import ExportReport as ExportReport
 from bedl.deploy.onnx import export as export
 from bedl.deploy.program import export_program as export_program
 

@@ -1,4 +1,10 @@
-"""Export to ONNX: scaling, network, head and names in one file, for onnxruntime and anything else that reads it."""
+"""Weights of an ONNX graph stored in fewer bits; every operation still runs in float32.
+
+Variances span many orders of magnitude, more than half precision or 8 bits have, so no *value* is rounded, only the
+stored parameters: means, and logarithms of variances, whose rounding is a small relative error of the variance. A
+`Cast` (and for 8 bits a scale and an offset per output channel) gives back float32; onnxruntime folds these nodes away
+when it loads the model, so predictions are as fast as before and the file is a half or a quarter as large.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +17,171 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from bedl import tasks
-from bedl.deploy.agreement import compare, points_around
-from bedl.deploy.export_report import ExportReport
-from bedl.deploy.exportable import ExportOptions, Prepared, capture, prepare
-from bedl.deploy.precision import PRECISIONS, store_weights
+from bedl._utils.io import refuse_unwritable, written_whole
+from bedl.deploy.prepare import ExportOptions, Prepared, capture, prepare
 from bedl.deploy.runtime import OnnxModel
-from bedl.deploy.schema import KEY, Description, ExportError
-from bedl.deploy.seal import sealed
-from bedl.deploy.simplify import simplify
-from bedl.files import refuse_unwritable, written_whole
+from bedl.deploy.schema import KEY, Description, ExportError, ExportReport, absolute_differences, sealed
+from bedl.evaluation import tasks
+from bedl.evaluation.tasks import Quantities, Task
 
-__all__ = ["export"]
+__all__ = ["PRECISIONS", "TOLERANCE", "compare", "export", "points_around", "simplify", "store_weights"]
+
+
+PRECISIONS = ("float32", "float16", "int8")
+SMALLEST = 256  # numbers; below that the nodes would cost more than the bytes they save
+
+
+def store_weights(model: Any, precision: str) -> int:
+    """Store the large float32 parameters of an `onnx.ModelProto` in fewer bits, in place. How many were."""
+    import onnx
+    from onnx import TensorProto, numpy_helper
+
+    nodes, count = [], 0
+    for initializer in list(model.graph.initializer):
+        if initializer.data_type != TensorProto.FLOAT or np.prod(initializer.dims) < SMALLEST:
+            continue
+        weight = numpy_helper.to_array(initializer)
+        name = initializer.name
+        if precision == "float16":
+            stored = weight.astype(np.float16)
+            if not _survives(weight, stored.astype(np.float32)):
+                continue
+            nodes.append(onnx.helper.make_node("Cast", [f"{name}.half"], [name], to=TensorProto.FLOAT))
+            added = {f"{name}.half": stored}
+        else:
+            codes, step, middle = eight_bits(weight)
+            nodes += [
+                onnx.helper.make_node("Cast", [f"{name}.codes"], [f"{name}.levels"], to=TensorProto.FLOAT),
+                onnx.helper.make_node("Mul", [f"{name}.levels", f"{name}.step"], [f"{name}.steps"]),
+                onnx.helper.make_node("Add", [f"{name}.steps", f"{name}.middle"], [name]),
+            ]
+            added = {f"{name}.codes": codes, f"{name}.step": step, f"{name}.middle": middle}
+        initializer.Clear()
+        first, *others = (numpy_helper.from_array(array, key) for key, array in added.items())
+        initializer.CopyFrom(first)
+        model.graph.initializer.extend(others)
+        count += 1
+    existing = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *existing])  # in topological order
+    return count
+
+
+def eight_bits(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes from -127 to 127 with a step and a middle for each entry of the first axis: weight = codes * step + middle.
+
+    Zero is no special number here, since log-variances are far from it. A constant channel is kept exactly.
+
+    Example:
+        >>> codes, step, middle = eight_bits(np.array([[-9.0, -8.0, -7.0], [3.0, 3.0, 3.0]], dtype=np.float32))
+        >>> codes.tolist(), (codes * step + middle).round(4).tolist()
+        ([[-127, 0, 127], [0, 0, 0]], [[-9.0, -8.0, -7.0], [3.0, 3.0, 3.0]])
+    """
+    axes = tuple(range(1, weight.ndim)) or (0,)
+    low, high = weight.min(axes, keepdims=True), weight.max(axes, keepdims=True)
+    middle, step = (low + high) / 2, (high - low) / 254
+    codes = np.rint((weight - middle) / np.where(step > 0, step, 1)).clip(-127, 127)
+    return codes.astype(np.int8), step.astype(np.float32), middle.astype(np.float32)
+
+
+def _survives(weight: np.ndarray, rounded: np.ndarray) -> bool:
+    """Whether half precision has the range: not for stored variances, say, of 1e-8."""
+    size = np.sqrt(np.mean(np.square(weight, dtype=np.float64)))
+    return bool(np.all(np.abs(rounded - weight) <= 1e-3 * np.abs(weight) + 1e-5 * size))
+
+
+# What an exported graph can do without: constants folded, operations that change nothing or can be one taken out.
+#
+# onnxscript's own `optimize` does the same, with one rule more: two slices as a split. Its search goes through the
+# whole
+# graph for every node, which takes minutes for the thousands of nodes of a recurrent network.
+
+
+ROUNDS = 2  # as in onnxscript: what is rewritten may be constant now
+RULES = """
+    add_0 sub_0 mul_by_1 div_by_1 cast_cast no_op_cast no_op_expand no_op_transpose transpose_transpose
+    reshape_reshape unsqueeze_unsqueeze squeeze_reshape_1d flatten_to_reshape materialize_reshape_shape
+    one_reshape_matmul_reshape two_reshapes_matmul_reshape collapse_slice collapse_slice2 cast_constant_of_shape
+    cast_constant_of_shape_without_value min_min max_max min_max max_min successive_relu successive_clip
+    successive_clip_relu successive_relu_clip no_op_static_scatter_nd no_op_dynamic_scatter_nd
+    normalize_pad_format_conv fuse_pad_into_conv fuse_batchnorm_into_conv fuse_batchnorm_into_conv_transpose
+    fuse_batchnorm_into_gemm remove_optional_bias_from_conv remove_optional_bias_from_conv_transpose
+    remove_optional_bias_from_gemm
+""".split()
+
+
+def simplify(model: Any, largest: int) -> None:
+    """Simplify an `onnx_ir.Model`, in place; constants of more than `largest` numbers stay as they are."""
+    import onnx_ir.passes.common as passes
+    from onnxscript import optimizer, rewriter
+    from onnxscript.rewriter.rules import common
+
+    rules = [getattr(common, f"{name}_rule") for name in RULES]
+    optimizer.inline(model)
+    for _ in range(ROUNDS):
+        optimizer.fold_constants(model, onnx_shape_inference=True, input_size_limit=largest, output_size_limit=largest)
+        rewriter.rewrite(model, rules)
+    for tidy in (
+        passes.RemoveUnusedNodesPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.LiftSubgraphInitializersToMainGraphPass(),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.OutputFixPass(),
+        passes.NameFixPass(),
+    ):
+        tidy(model)
+
+
+# Whether an exported model says what the model says.
+
+
+TOLERANCE = 1e-3
+POINTS, FEWEST = 256, 8
+POINTS_OF_MAPS = 8  # each of which has hundreds of predictions
+WORK = 2**24  # numbers that one operation may make of all points; of large images a deep network takes a second each
+
+
+def points_around(prepared: Prepared, seed: int = 0) -> tuple[Tensor, ...]:
+    """Rows of the example, numbers moved by half a standard deviation of their feature. shapes: (count, *input)"""
+    generator = torch.Generator().manual_seed(seed)
+    most = POINTS_OF_MAPS if prepared.dense else POINTS
+    count = min(max(WORK // max(prepared.numbers, 1), FEWEST), most)
+    chosen = torch.randint(len(prepared.example[0]), (count,), generator=generator)
+    return tuple(_moved(part, chosen, generator) for part in prepared.example)
+
+
+def _moved(example: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:
+    rows = example[chosen]
+    if not rows.is_floating_point():  # a token or a mask has no neighbours
+        return rows
+    spread = example.std(0, correction=0, keepdim=True)
+    spread = torch.where(spread > 0, spread, example.std(correction=0).clamp_min(1e-6))
+    return rows + 0.5 * spread * torch.randn(rows.shape, generator=generator)
+
+
+def compare(task: Task, truth: Quantities, outputs: Quantities, strict: bool = True) -> dict[str, Any]:
+    """The fields of `ExportReport` about agreement; an error where it fails and `strict` asks for it."""
+    broken = [name for name, values in truth.items() if not np.isfinite(values).all()]
+    if broken:
+        raise ExportError(f"the model's own {', '.join(broken)} are not finite near the example; is it trained?")
+    scaled = task.differences(truth, outputs)
+    if strict and not max(scaled.values()) <= TOLERANCE:  # NaN is no agreement either
+        worst = ", ".join(f"{name} {value:.1e}" for name, value in scaled.items())
+        raise ExportError(
+            f"the exported graph does not agree with the model (tolerance {TOLERANCE}): {worst}. Nothing was written; "
+            "please report the network that this happened with, or pass check=False to write the file all the same"
+        )
+    absolute = absolute_differences(truth, outputs)
+    return {"points": len(next(iter(truth.values()))), "absolute": absolute, "scaled": scaled}
+
+
+# Export to ONNX: scaling, network, head and names in one file, for onnxruntime and anything else that reads it.
+
 
 FOLD = 256  # constants up to this many numbers are computed at export; larger ones when the model is loaded
 LIMIT = 2**31 - 2**20  # bytes; what protobuf can hold
@@ -42,7 +199,7 @@ def export(
     """Write a trained model as one ONNX graph, for batches of any size, without random numbers.
 
     Input ``x``, float32; several have the names of the example, or ``x0``, ``x1``, …. The outputs are those of the
-    task, see `bedl.tasks`. For targets: ``mean``, ``std``, ``aleatoric``, ``epistemic``; for classes:
+    task, see `bedl.evaluation.tasks`. For targets: ``mean``, ``std``, ``aleatoric``, ``epistemic``; for classes:
     ``probabilities``, ``aleatoric``, ``epistemic``, ``entropy``, ``expected_entropy``; then the parts ``data``,
     ``distributional`` and ``model``.
     Aleatoric is ``data``, the noise; epistemic is the other two, all that is not known. They add up to the variance of

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from bedl import tasks
-from bedl.deploy.agreement import compare, points_around
-from bedl.deploy.export_report import ExportReport
-from bedl.deploy.exportable import ExportOptions, capture, prepare
-from bedl.deploy.schema import KEY
-from bedl.files import refuse_unwritable, written_whole
+from bedl._utils.io import refuse_unwritable, written_whole
+from bedl.deploy.onnx import compare, points_around
+from bedl.deploy.prepare import ExportOptions, capture, prepare
+from bedl.deploy.schema import KEY, ExportReport
+from bedl.evaluation import tasks
 
 __all__ = ["export_program"]
 

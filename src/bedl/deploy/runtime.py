@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bedl import tasks
-from bedl.deploy.schema import INPUT, INTERVALS, KEY, SEALED, Description, ModelFileError
-from bedl.deploy.seal import is_sealed
-from bedl.tasks._places import place_columns
+from bedl.deploy.schema import INPUT, INTERVALS, KEY, SEALED, Description, ModelFileError, is_sealed
+from bedl.evaluation import tasks
+from bedl.evaluation.tasks.maps import place_columns
 
 __all__ = ["OnnxModel"]
+
 
 WORK = 2**22  # numbers that one operation of a chunk may make
 NUMBERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}  # other inputs are float32
@@ -29,7 +29,7 @@ class OnnxModel:
         threads: the number of threads for onnxruntime; None leaves it to use all cores.
 
     Attributes:
-        task: the name of what is predicted; `bedl.tasks.get` says what the outputs are.
+        task: the name of what is predicted; `bedl.evaluation.tasks.get` says what the outputs are.
         feature_names, class_names, target_names: tuples, or None where the file has none.
         metadata: what was passed to `export`.
         precision: that of the stored weights.

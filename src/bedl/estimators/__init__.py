@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bedl._lazy import later, no_collection
+from bedl._utils.imports import later, no_collection
+
+__all__ = ["BEDLClassifier", "BEDLRegressor", "ModelFileError", "load"]
+
 
 with no_collection():
     with later("pandas", "scipy.special", "scipy.stats"):  # half of scikit-learn's time, and hardly ever used
@@ -16,8 +19,6 @@ with no_collection():
     from bedl.estimators.regressor import BEDLRegressor
     from bedl.estimators.storage import ModelFileError
     from bedl.estimators.storage import load as _load
-
-__all__ = ["BEDLClassifier", "BEDLRegressor", "ModelFileError", "load"]
 
 
 def load(path: str | os.PathLike[str], **given: Any) -> Any:

@@ -1,30 +1,421 @@
-"""What the two estimators share: learning and predicting; what comes before is in `building`."""
+"""What leaves the process: files, pickles, exported models."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import difflib
+import functools
+import inspect
+import itertools
 import math
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted, validate_data
+from torch import nn
 
-from bedl.estimators.building import Building
-from bedl.estimators.frames import dense, encoded, needs_encoding
-from bedl.estimators.inputs import CHUNK, Inputs, check_noise, cut_in_folds, values_of
-from bedl.estimators.portable import device_of
-from bedl.estimators.recipe import Recipe
-from bedl.estimators.train import partial_train, seeds_of, train
-from bedl.methods import registry
+from bedl.deploy.wrappers import InUnits
+from bedl.estimators import storage
+from bedl.estimators.fit import Recipe, partial_train, recipe, seeds_of, train
+from bedl.estimators.inputs import (
+    CHUNK,
+    Inputs,
+    TrainingSet,
+    blurred_in_float32,
+    check_image_shape,
+    check_noise,
+    column_moments,
+    column_quartiles,
+    cut_in_folds,
+    dense,
+    encoded,
+    held_out,
+    needs_encoding,
+    standardize,
+    values_of,
+    warn_of_small,
+)
+from bedl.heads import Head
+from bedl.heads.predictive import Predictive
+from bedl.methods import Ensemble, Method, Problem, registry
 from bedl.nn import frozen
-from bedl.predictive import Predictive
+from bedl.nn.tabular import Standardize
+from bedl.training.compile import few_threads
 from bedl.training.data import Points, stream_seed
-from bedl.training.threads import few_threads
 
-__all__ = ["PARTS", "BEDLEstimator"]
+if TYPE_CHECKING:
+    from bedl.data.encode import FeatureEncoder
+
+__all__ = ["BEDLEstimator", "Building", "PARTS", "Portable", "device_of", "parameters_of"]
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module's tensors are; one without any is on the CPU."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+class Portable:
+    """Base of estimators that are saved, loaded and exported."""
+
+    method_: Any
+    task_: str
+    input_shape_: tuple[int, ...]
+
+    # -- what the subclasses say ------------------------------------------------------------------
+    def _scale(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Where targets have been moved and scaled to: what to add and what to multiply by to undo it."""
+        return None
+
+    def _as_predicted(self, method: nn.Module) -> nn.Module:
+        """A module that predicts as the estimator does: in the targets' own units."""
+        scale = self._scale()
+        return method if scale is None else InUnits(method, *(torch.as_tensor(part) for part in scale))
+
+    def _intervals(self) -> dict[str, Any] | None:
+        """What rows that were held out say about intervals: ``scores`` and ``mass``; None: nothing was held out."""
+        return None
+
+    def _names(self) -> dict[str, list[str] | None]:
+        """Names of targets or classes, for export."""
+        raise NotImplementedError
+
+    # -- out of this process ----------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()  # type: ignore[misc]
+        if "method_" in state and device_of(state["method_"]).type != "cpu":
+            state = {**state, "method_": copy.deepcopy(state["method_"]).cpu(), "_optimizers": []}
+        return state
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the fitted estimator to one safetensors file; nothing is pickled.
+
+        Args:
+            path: the file; refused if it exists, unless `overwrite`.
+            overwrite: replace what is there.
+        """
+        check_is_fitted(self, "method_")
+        return storage.save(self, Path(path), overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **given: Any) -> Any:
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            given: parameters that no file can hold: the `net` (a module or callable), an own objective or activation.
+        """
+        return storage.load(Path(path), cls, given)
+
+    def _exportable(self) -> Any:
+        """What leaves Python, in single precision, on the CPU, in evaluation mode; see `bedl.deploy`."""
+        check_is_fitted(self, "method_")
+        from bedl.deploy import Exportable
+
+        module = self._as_predicted(copy.deepcopy(self.method_))
+        encoder = getattr(self, "encoder_", None)
+        features = getattr(self, "feature_names_in_", None) if encoder is None else encoder.feature_names
+        front = next((part for part in module.modules() if isinstance(part, Standardize)), None)
+        centre = torch.zeros(()) if front is None else front.loc.cpu().float()
+        return Exportable(
+            module=module.cpu().float().eval(),
+            example=centre.expand(2, *self.input_shape_).contiguous(),
+            task=self.task_,
+            intervals=self._intervals(),
+            feature_names=None if features is None else [str(name) for name in features],
+            **self._names(),
+        )
+
+    def _state(self) -> dict[str, Any]:
+        """What a subclass has learned beside the network, as JSON."""
+        return {}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+# What an estimator was asked for, and what is made of it: parameters, checks, the recipe, networks, points.
+
+
+_CHOICES = {
+    "unseen": ("error", "ignore"), "precision": ("auto", "double", "bf16-mixed"),
+    "schedule": ("cosine", "warmup", "constant"),
+}  # fmt: skip
+
+
+class Building(Portable, BaseEstimator):
+    """The part of an estimator that comes before learning."""
+
+    method_: Any
+    task_: str
+    n_targets_: int
+    built_: tuple[str, dict[str, Any]]
+    input_shape_: tuple[int, ...]
+    target_names_: list[str] | None
+    encoder_: FeatureEncoder | None
+    calibration_: Any
+
+    def __init__(
+        self,
+        hidden_layers: Any = "auto",
+        activation: Any = "relu",
+        *,
+        net: Any = None,
+        method: str = "auto",
+        method_options: dict[str, Any] | None = None,
+        image_shape: tuple[int, ...] | None = None,
+        standardize: bool | str = True,
+        unseen: str = "error",
+        ensemble: int = 1,
+        epochs: int | str = "auto",
+        batch_size: int | str = "auto",
+        learning_rate: float | str = "auto",
+        schedule: str = "cosine",
+        validation_fraction: float = 0.1,
+        early_stopping: bool | str = "auto",
+        patience: int | str = "auto",
+        device: str = "auto",
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool | str = "auto",
+        callbacks: Any = (),
+        compile: bool | str = "auto",
+        verbose: int = 0,
+        warm_start: bool = False,
+        random_state: Any = None,
+        precision: str = "auto",
+    ):
+        self.hidden_layers = hidden_layers
+        self.activation = activation
+        self.net = net
+        self.method = method
+        self.method_options = method_options
+        self.image_shape = image_shape
+        self.standardize = standardize
+        self.unseen = unseen
+        self.ensemble = ensemble
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.validation_fraction = validation_fraction
+        self.early_stopping = early_stopping
+        self.patience = patience
+        self.device = device
+        self.checkpoint = checkpoint
+        self.resume = resume
+        self.callbacks = callbacks
+        self.compile = compile
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.precision = precision
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = self.net is None
+        return tags
+
+    def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
+        """Learn about the targets, if `reset`: task_, n_targets_; and give them as the head wants them."""
+        raise NotImplementedError
+
+    # -- what was given -----------------------------------------------------------------------------
+    def _check(self, X: Any, y: Any, sample_weight: Any, X_var: Any, reset: bool, classes: Any = None) -> TrainingSet:
+        if not isinstance(self.ensemble, Integral) or self.ensemble < 1:
+            raise ValueError(f"ensemble is a number of networks, at least 1, not {self.ensemble!r}")
+        rate = self.learning_rate
+        if rate != "auto" and (not isinstance(rate, Real) or not rate > 0):
+            raise ValueError(f"learning_rate must be a positive number or 'auto', not {rate!r}")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {' or '.join(map(repr, known))}, not {getattr(self, name)!r}")
+        registry.get(self.method)
+        names, X = getattr(y, "columns", None), dense(X)
+        if reset:
+            self.encoder_ = None
+        if self._takes_table(X, reset):
+            if X_var is not None:
+                raise ValueError("X_var is for tables of numbers; X holds text, dates or missing values")
+            X, y = self._check_table(X, y)
+        else:
+            X, y = self._check_arrays(X, y, reset)
+        if self.image_shape is not None:
+            check_image_shape(self.image_shape, X.shape[1:])
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            if not weight.any():
+                raise ValueError("sample_weight is 0 for all points; at least one has to count")
+            warn_of_small(weight)
+        noise = check_noise(X_var, X)
+        if reset:
+            self.input_shape_ = X.shape[1:]
+            self.target_names_ = None if names is None else [str(name) for name in names]
+        else:
+            self._same_shape(X)
+        return TrainingSet(X, self._targets(y, weight, reset, classes), weight, noise)
+
+    def _takes_table(self, X: Any, reset: bool) -> bool:
+        """Whether X has to be encoded: it holds more than numbers, or what was learned from did."""
+        return self.net is None and needs_encoding(X) if reset else self.encoder_ is not None
+
+    def _check_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """A table of any kind as numbers, and the targets, checked."""
+        table, self.encoder_ = encoded(self, X, self.encoder_, self.unseen)
+        y = self._check_y(y)
+        check_consistent_length(table, y)
+        return table, y
+
+    def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
+
+    def _check_y(self, y: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def _same_shape(self, X: np.ndarray) -> None:
+        if X.shape[1:] != self.input_shape_:
+            raise ValueError(
+                f"X has {X.ndim - 1} dimensions of shape {X.shape[1:]} per point, but {type(self).__name__} was fitted "
+                f"on {self.input_shape_}"
+            )
+
+    # -- what learns, and from what -----------------------------------------------------------------
+    def _plan(self, n: int) -> Recipe:
+        asked, built = registry.get(self.method), registry.get(self.built_[0])
+        # a choice such as "auto" says itself how one network of a table is trained; folds and images know better
+        alone = not self.method_.folds and built.name != "images"
+        wanted = asked.training if asked.choice is not None and alone else built.training
+        return recipe(
+            n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
+            self.learning_rate, None if wanted is None else wanted(n), table=len(self.input_shape_) == 1,
+        )  # fmt: skip
+
+    def _seed(self) -> int:
+        """A number that all random choices follow from; no global generator is touched."""
+        state = self.random_state
+        if state is None:  # a run that is to be resumed has to make the same choices again
+            return 0 if self.checkpoint is not None else int(np.random.SeedSequence().generate_state(1)[0])
+        if isinstance(state, Integral):
+            return int(state)
+        return int(state.randint(2**31 - 1) if hasattr(state, "randint") else state.integers(2**31 - 1))
+
+    def _build(self, table: TrainingSet, seed: int, steps: bool) -> None:
+        double = table.X.dtype == np.float64 and self._device().type == "cpu"
+        self.dtype_ = "float64" if double else "float32"
+        goes_on = steps or self.precision == "double" or (double and blurred_in_float32(table.X))
+        learning = getattr(torch, self.dtype_) if goes_on else torch.float32
+        steps = steps or int(self.ensemble) > 1 or self.early_stopping is True
+        asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None, steps=steps)
+        self.built_ = registry.resolve(self.method, asked, self.method_options, len(table.X))
+        scaling = self._scaling(table) if self.standardize else None
+        self.method_ = self._fresh(self._problem(scaling), seed)
+        if self._members()[0].learns != "by itself":  # what is solved, not stepped to, needs all the digits there are
+            self.method_.to(learning)
+        counts = slice(None) if table.weight is None else table.weight > 0
+        targets = torch.from_numpy(np.array(table.y[counts]))
+        for member in self._members():
+            if isinstance(getattr(member, "head", None), Head):
+                member.head.prepare(targets)
+
+    def _scaling(self, table: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
+        shared = self.standardize == "shared" or (self.image_shape is not None and table.X.ndim == 2)
+        if not shared and registry.get(self.built_[0]).scaling == "quartiles" and table.X.ndim == 2:
+            return column_quartiles(table.X, table.weight)
+        if not shared:
+            return column_moments(table.X, table.weight)
+        flat = table.X.reshape(len(table.X), 1, -1)  # features as the pixels of one channel
+        return tuple(np.repeat(part, table.X.shape[1]) for part in column_moments(flat, table.weight))  # type: ignore
+
+    def _problem(self, scaling: tuple[np.ndarray, np.ndarray] | None) -> Problem:
+        front = None if scaling is None else functools.partial(standardize, *scaling, self.input_shape_)
+        return Problem(
+            self.task_,
+            self.n_targets_,
+            self.input_shape_,
+            self.hidden_layers,
+            self.activation,
+            self.net,
+            front,
+            image_shape=None if self.image_shape is None else tuple(self.image_shape),
+        )
+
+    def _fresh(self, problem: Problem, seed: int) -> Method:
+        """The method that was chosen, or an ensemble of such, with fresh weights."""
+        name, options = self.built_
+        dtype = getattr(torch, self.dtype_)
+        if int(self.ensemble) > 1 and registry.get(name).sized is not None:
+            raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
+        with few_threads(0):  # some hundred numbers at a time
+            whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
+        if len(whole) > 1 and whole.members[0].learns == "in its members":
+            raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
+        return whole if len(whole) > 1 else whole.members[0]
+
+    def _members(self) -> list[Any]:
+        return list(self.method_.members)
+
+    def _points(self, table: TrainingSet) -> Points:
+        given = getattr(torch, self.dtype_)
+        dtype = next((p.dtype for p in self.method_.parameters() if p.is_floating_point()), given)
+        inputs = Inputs(table.X, table.noise, dtype)
+        y = table.y if table.y.dtype.kind == "i" else table.y.astype(str(dtype).removeprefix("torch."))
+        points = Points((inputs, y, table.weight))
+        points.scaled = True  # by the first call, whatever later ones bring
+        return points
+
+    def _set_aside(self, points: Points, plan: Recipe, seed: int) -> tuple[Points, Points | None]:
+        """Points to learn from, and those that decide how bold predictions are, if the method wants some."""
+        if not plan.judges:
+            return points, None
+        kept, out = held_out(points.n, plan.judges, stream_seed(seed, len(self._members())), self._labels(points))
+        part = points.subset(kept)
+        part.n_train = points.n_train * part.n / points.n
+        return part, points.subset(out) if len(out) else None
+
+    def _judge(self, points: Points) -> None:
+        """Let points that were set aside decide how bold predictions are."""
+        raise NotImplementedError
+
+    def _parts(self, points: Points, plan: Recipe, seed: int) -> Iterator[tuple[Points, Points | None]]:
+        """For each member, points to train on and points held out; each holds out others."""
+        for number in range(len(self._members())):
+            if not plan.held_out:
+                yield points, None
+                continue
+            count = min(plan.held_out, points.n - 1)
+            kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points))
+            if not len(out):
+                yield points, None
+                continue
+            part = points.subset(kept)
+            part.n_train = points.n_train * len(kept) / points.n
+            yield part, points.subset(out)
+
+    def _labels(self, points: Points) -> np.ndarray | None:
+        """Classes, whose shares are to be kept where points are held out; None for other targets. shape: (n,)"""
+        if points.y.dtype.kind != "i" or points.y.ndim != 1:
+            return None
+        return points.y if points.index is None else points.y[points.index]
+
+    def _device(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device("cuda" if self.device == "gpu" else self.device)
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return found if found is not None else torch.device("cpu")
+
+
+# What the two estimators share: learning and predicting; what comes before is in `building`.
+
 
 ENOUGH = 9  # rows: with fewer there is none that 90 % of new ones stay below
 FEW = 64  # rows of a table, whose prediction is over before several threads have met
@@ -176,7 +567,7 @@ class BEDLEstimator(Building):
             return self._in_units(linear(x).mixed().to("cpu"))
 
     def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
-        """The whole prediction for each point, in the targets' own units; see `bedl.predictive`.
+        """The whole prediction for each point, in the targets' own units; see `bedl.heads.predictive`.
 
         Args:
             X: shape (n, n_features)
@@ -227,3 +618,40 @@ class BEDLEstimator(Building):
     def _output_names(self) -> Sequence[Any] | None:
         """Of the targets, for tables of predictions; None: they are numbered."""
         return self.target_names_
+
+
+# Constructors that take the parameters of others.
+
+
+def parameters_of(other: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: a constructor that takes another one's parameters beside its own, shows them all and refuses others.
+
+    scikit-learn and editors read the parameters of an estimator off its signature.
+    """
+
+    def extend(init: Callable[..., Any]) -> Callable[..., Any]:
+        named = [p for p in inspect.signature(init).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        theirs = inspect.signature(other)
+        signature = theirs.replace(parameters=[*theirs.parameters.values(), *named])
+
+        @functools.wraps(init)
+        def checked(self: Any, *given: Any, **settings: Any) -> None:
+            unknown = [name for name in settings if name not in signature.parameters]
+            if unknown:
+                near = difflib.get_close_matches(unknown[0], signature.parameters, n=1, cutoff=0.5)
+                hint = (
+                    f"; did you mean {near[0]!r}?"
+                    if near
+                    else f"; there are {', '.join(list(signature.parameters)[1:])}"
+                )
+                raise TypeError(f"{type(self).__name__} has no parameter {unknown[0]!r}{hint}")
+            try:
+                signature.bind(self, *given, **settings)
+            except TypeError as error:
+                raise TypeError(f"{type(self).__name__}: {error}") from None
+            init(self, *given, **settings)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return checked
+
+    return extend

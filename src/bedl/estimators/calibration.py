@@ -9,6 +9,7 @@ import numpy as np
 
 __all__ = ["checked_scores", "fitted_temperatures", "held_out_scores", "thinned"]
 
+
 MOST = 2000  # scores that are kept
 FOREIGN = 0.05  # the share of points that may be of none of the classes
 Scores = tuple[list[list[float]], list[float]]

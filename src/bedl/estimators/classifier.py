@@ -13,18 +13,17 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import nn
 
-from bedl import tasks
-from bedl.deploy.scaling import Tempered
-from bedl.estimators.base import PARTS, BEDLEstimator
+from bedl.deploy.wrappers import Tempered
+from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
 from bedl.estimators.calibration import fitted_temperatures
 from bedl.estimators.inputs import check_targets
-from bedl.estimators.portable import device_of
-from bedl.estimators.signatures import parameters_of
+from bedl.evaluation import tasks
+from bedl.heads.predictive import Predictive
 from bedl.nn import frozen
-from bedl.predictive import Predictive
 from bedl.training.data import Points
 
 __all__ = ["BEDLClassifier"]
+
 
 MANY_NUMBERS = 50  # classes that are numbers, with
 FEW_ROWS = 10  # rows each, look like quantities

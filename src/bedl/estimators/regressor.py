@@ -10,15 +10,13 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, validate_data
 
-from bedl.deploy.scaling import WithSpread
-from bedl.estimators.base import PARTS, BEDLEstimator
+from bedl.deploy.wrappers import WithSpread
+from bedl.estimators.acquisition import MOST_ROWS, candidates, most_telling, rest_of
+from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
 from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
 from bedl.estimators.inputs import check_targets, column_moments
-from bedl.estimators.labelling import MOST_ROWS, candidates, most_telling, rest_of
-from bedl.estimators.portable import device_of
-from bedl.estimators.signatures import parameters_of
 from bedl.heads import head_of
-from bedl.methods.stacking import held_out_quantile
+from bedl.methods.stack.weights import held_out_quantile
 
 __all__ = ["BEDLRegressor"]
 
@@ -247,7 +245,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         """Which rows of X, whose targets are not known yet, to ask for: those that would tell most about all of X.
 
         Not the `n` least known ones, which are often alike, but one after the other those whose labels would lower the
-        epistemic variance of all rows most; see `bedl.estimators.labelling.most_telling`. Of more than 4,000 rows some
+        epistemic variance of all rows most; see `acquisition.most_telling`. Of more than 4,000 rows some
         are looked at: 2,000 that are the least known, and 2,000 from the least to the best known. After 2,000 rows in
         this way come the least known of the rest.
 

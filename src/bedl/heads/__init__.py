@@ -4,15 +4,12 @@ One file each. A head says what known outputs predict; `Head` integrates over un
 form takes its place.
 """
 
-from bedl.heads.base import Evidence, Head, head_of, serves
+from bedl.heads.base import Evidence, Head, Sampled, head_of, serves
 from bedl.heads.beta import Beta, BetaPredictive
 from bedl.heads.dirichlet import Dirichlet
-from bedl.heads.expected import ExpectedMeanVariance, ExpectedSoftmax
 from bedl.heads.gamma import CountPredictive, Gamma
-from bedl.heads.mean_variance import MeanVariance
 from bedl.heads.normal import Normal
-from bedl.heads.sampled import Sampled
-from bedl.heads.softmax import Softmax
+from bedl.heads.plain import ExpectedMeanVariance, ExpectedSoftmax, MeanVariance, Softmax
 
 __all__ = [
     # what a head is, and which one a task has

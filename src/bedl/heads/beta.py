@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bedl.heads.base import Evidence, Head, serves
-from bedl.heads.race import (
+from bedl.heads.integrals import (
     LOG_FLOOR,
     dirichlet_entropy,
     dirichlet_kl,
@@ -20,14 +20,15 @@ from bedl.heads.race import (
     log_mean_softmax,
     softmax_spread,
 )
-from bedl.heads.race.divergence import gamma_terms
+from bedl.heads.integrals.kl import gamma_terms
+from bedl.heads.predictive import Predictive
+from bedl.heads.predictive.base import PaperSplit, register
+from bedl.heads.predictive.categorical import can_look
 from bedl.moments import Moments
-from bedl.predictive import Predictive
-from bedl.predictive.base import PaperSplit, register
-from bedl.predictive.labels import can_look
-from bedl.special import std
+from bedl.moments.numerics import std
 
 __all__ = ["Beta", "BetaPredictive"]
+
 
 UNKNOWN = -1  # in place of a label that nobody knows
 TOGETHER = 2**12  # labels that are computed at a time: each takes some thousand numbers
@@ -38,7 +39,7 @@ NODES, REACH = 40, 5.5  # of the rule for the labels' own noise: for each output
 class Beta(Head):
     """Head for L labels, each yes or no: lambda ~ Beta(exp f_a, exp f_b), y ~ Bernoulli(lambda), f ~ N(loc, variance).
 
-    A Beta is a Dirichlet of two classes, so every integral is one of `bedl.heads.race`, without sampling, as exact as
+    A Beta is a Dirichlet of two classes, so every integral is one of `heads/integrals`, without sampling, as exact as
     it is there. Labels are independent given the network's outputs. A label that is not known is marked by -1: it has
     no part in the likelihood.
 
@@ -84,7 +85,7 @@ class Beta(Head):
         return (log_marginal(m, v, _class(y)) * (y != UNKNOWN)).sum(-1)
 
     def kl(self, f: Moments | Tensor, y: Tensor | None = None, evidence: Evidence = "all") -> Tensor:
-        """E KL(Beta(exp(f) + 1e-3) || Beta(1, 1)), summed over the labels; see `bedl.heads.race.divergence`.
+        """E KL(Beta(exp(f) + 1e-3) || Beta(1, 1)), summed over the labels; see `bedl.heads.integrals.kl`.
 
         Args:
             f: moments of the network's outputs. shape: (*batch, 2 L)

@@ -10,23 +10,24 @@ import torch
 from torch import Tensor
 
 from bedl.heads.base import Evidence, Head, serves
-from bedl.heads.race import (
+from bedl.heads.integrals import (
     LOG_FLOOR,
     dirichlet_entropy,
     dirichlet_kl,
     expected_data_entropy,
     expected_dirichlet_kl,
-    graphs,
+    export,
     log_marginal,
     log_marginal_and_expected_kl,
     log_mean_softmax,
     softmax_spread,
 )
+from bedl.heads.predictive import CategoricalPredictive
+from bedl.heads.predictive.categorical import check_class_numbers, check_shares, mean_log_probability
 from bedl.moments import Moments
-from bedl.predictive import CategoricalPredictive
-from bedl.predictive.labels import check_class_numbers, check_shares, mean_log_probability
 
 __all__ = ["Dirichlet"]
+
 
 # Numbers in an intermediate result: on CPUs so few that they stay in the cache, elsewhere so many that calls are few.
 LARGEST_ON_CPU = 2**17
@@ -37,7 +38,7 @@ LARGEST = 2**24
 class Dirichlet(Head):
     """Head for C classes: alpha = exp(f), f ~ N(loc, variance), lambda ~ Dir(alpha), y ~ Cat(lambda).
 
-    Integrating lambda and f, p(y = c | x) = E[softmax(f)_c]. Deterministic by default: see `bedl.heads.race` for
+    Integrating lambda and f, p(y = c | x) = E[softmax(f)_c]. Deterministic by default: see `bedl.heads.integrals` for
     the integrals, the uncertainties and the divergence, each with measured errors. Gradients are those of the
     integrals, not of the rules that approximate them: finite differences agree to about 1e-4. Second derivatives need
     `Sampled`.
@@ -111,7 +112,7 @@ class Dirichlet(Head):
     # -- closed forms --------------------------------------------------------------------------------
     def log_probabilities(self, f: Moments | Tensor) -> Tensor:
         """log E[softmax(f)], without the rest of the prediction. f shape: (*batch, C) -> (*batch, C)"""
-        rule = graphs.log_mean_softmax if torch.compiler.is_exporting() else log_mean_softmax
+        rule = export.log_mean_softmax if torch.compiler.is_exporting() else log_mean_softmax
         return self._in_chunks(rule, *self.check_outputs(f))
 
     def spread(self, f: Moments | Tensor, log_p: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class Dirichlet(Head):
         return self._in_chunks(log_marginal, m, v, y)
 
     def kl(self, f: Moments | Tensor, y: Tensor | None = None, evidence: Evidence = "all") -> Tensor:
-        """E KL(Dir(exp(f) + 1e-3) || Dir(1)), per point; see `bedl.heads.race.divergence` for the floor of 1e-3.
+        """E KL(Dir(exp(f) + 1e-3) || Dir(1)), per point; see `bedl.heads.integrals.kl` for the floor of 1e-3.
 
         Args:
             f: moments of the network's outputs. shape: (*batch, C)
@@ -238,7 +239,7 @@ class Dirichlet(Head):
 def _parts(m: Tensor, v: Tensor, log_p: Tensor, nodes: int, components: int) -> tuple[Tensor, Tensor, Tensor]:
     """Variance of the class probabilities, expected entropy given f, and given lambda. shapes: (n, C), (n,), (n,)"""
     if torch.compiler.is_exporting():
-        return graphs.parts(m, v, log_p)
+        return export.parts(m, v, log_p)
     return (*softmax_spread(m, v, log_p), expected_data_entropy(m, v))
 
 

@@ -8,13 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bedl import native
+from bedl import _kernels
 from bedl.heads.base import Evidence, Head, serves
+from bedl.heads.predictive import NormalPredictive
 from bedl.moments import Moments
-from bedl.predictive import NormalPredictive
-from bedl.special import normal_log_density
+from bedl.moments.numerics import normal_log_density
 
 __all__ = ["Normal"]
+
 
 MOST_EVIDENCE, MOST_NOISE = math.log(2.0), math.log(10.0)  # log variances, of targets whose variance is 1
 SIGNAL = (0.02, 1.0)  # between which shares of the target's variance is explained
@@ -141,9 +142,9 @@ class Normal(Head):
         """The prediction. f shape: (*batch, n_outputs)"""
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             m, v = self.check_outputs(f)
-            if m.dim() == 2 and m.is_contiguous() and v.is_contiguous() and native.suits(m, v):
+            if m.dim() == 2 and m.is_contiguous() and v.is_contiguous() and _kernels.suits(m, v):
                 how = self.n_targets, self.noise == "learned", self.log_beta.item()
-                return NormalPredictive(*native.normal_parts(m, v, *how))
+                return NormalPredictive(*_kernels.normal_parts(m, v, *how))
         m1, v1, log_evidence, log_noise = self._split(f)
         return NormalPredictive(mean=m1, data=log_noise.exp(), distributional=soft_exp(log_evidence), model=v1)
 

@@ -1,7 +1,7 @@
 """Methods, one file each: a network, a head and an objective put together. `base` says what they have in common.
 
-`registry` offers them by name, for estimators, the command line and benches. Every file of this folder is imported, and
-to be imported is to be registered.
+`registry` offers them by name, for estimators, the command line and benches; to be imported is to be registered. The
+published methods to compare with are in `baselines`, which is imported when one of them is asked for.
 """
 
 import importlib
@@ -12,11 +12,8 @@ from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.ensemble import Ensemble
 from bedl.methods.registry import Problem, register
-from bedl.methods.stack_base import Stack
+from bedl.methods.stack.base import Stack
 from bedl.objectives import Batch
-
-for _found in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_found.name}")
 
 __all__ = [
     # what a method is, and what it is given
@@ -31,3 +28,8 @@ __all__ = [
     "Ensemble",
     "Stack",
 ]
+
+
+for _module in pkgutil.iter_modules(__path__):
+    if _module.name != "baselines":
+        importlib.import_module(f"{__name__}.{_module.name}")

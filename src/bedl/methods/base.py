@@ -18,10 +18,11 @@ from bedl.objectives import Batch
 
 if TYPE_CHECKING:
     from bedl.heads import Head
+    from bedl.heads.predictive import Predictive
     from bedl.objectives import Sum
-    from bedl.predictive import Predictive
 
 __all__ = ["Learning", "Method"]
+
 
 Learning = Literal["by steps", "by itself", "in its members"]
 

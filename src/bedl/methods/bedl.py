@@ -14,16 +14,16 @@ from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn import warn_if_deterministic
 from bedl.nn.calling import Output, outputs_of
-from bedl.nn.chain import outputs_of_chain
-from bedl.nn.small import outputs_of_small
+from bedl.nn.fused import outputs_of_chain, outputs_of_small
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
-from bedl.objectives.perturbations import Perturbation, varied
+from bedl.objectives.ood_samples import Perturbation, varied
 
 if TYPE_CHECKING:
     from bedl.heads import Head
-    from bedl.predictive import Predictive
+    from bedl.heads.predictive import Predictive
 
 __all__ = ["BEDL"]
+
 
 _PAPER = PAC()
 
@@ -38,7 +38,7 @@ class BEDL(Method):
         regularizer: added to the marginal likelihood: `PAC()` as in the paper (BEDL+Reg), `HyperPrior()`
             (BEDL-Hyper), several with ``+``, or None (plain BEDL).
         augment: varies the inputs of each batch that it learns from, ``(x, generator) -> x``, without changing what
-            they show, such as `bedl.objectives.image_copies.jittered`. What is predicted for is left as it is.
+            they show, such as `bedl.objectives.ood_samples.jittered`. What is predicted for is left as it is.
         output: which of the network's outputs the head reads, if there are several: a name, a number, or a function of
             what the network gives. By default ``logits``, as Hugging Face's models have it, or the only one.
 

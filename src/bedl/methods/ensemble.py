@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bedl.heads.predictive import mixture
 from bedl.methods.base import Method
-from bedl.methods.deterministic import BOTH, deterministic
+from bedl.methods.plain import BOTH, deterministic
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
-from bedl.predictive import mixture
 
 if TYPE_CHECKING:
-    from bedl.predictive import Predictive
+    from bedl.heads.predictive import Predictive
 
 __all__ = ["Ensemble"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 from bedl.methods.base import Method
 
 __all__ = ["Problem", "Registered", "Training", "UnknownMethodError", "get", "names", "register", "resolve"]
@@ -177,12 +178,18 @@ def register_choice(name: str, summary: str) -> Callable[[Choice], Choice]:
 
 def names() -> list[str]:
     """All names, the default first."""
-    return sorted(_METHODS, key=lambda name: (name != "auto", name))
+    return sorted(_with_baselines(), key=lambda name: (name != "auto", name))
+
+
+def _with_baselines() -> dict[str, Registered]:
+    """All methods: the baselines too, which are imported by the first call."""
+    importlib.import_module("bedl.methods.baselines")
+    return _METHODS
 
 
 def get(name: str) -> Registered:
     """The method of a name; an error with the nearest ones if there is none."""
-    if name in _METHODS:
+    if name in _METHODS or name in _with_baselines():
         return _METHODS[name]
     near = difflib.get_close_matches(str(name).lower(), _METHODS, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(_METHODS)}"

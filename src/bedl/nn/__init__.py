@@ -1,6 +1,7 @@
 """Gaussian layers, and the way from an existing network to one made of them."""
 
-from bedl.nn.attention import GaussianMultiheadAttention
+from bedl.moments.rules._base import variance_products
+from bedl.moments.rules.correlated import shared_draws
 from bedl.nn.convert import bayesianize, deterministic, kept_deterministic, warn_if_deterministic
 from bedl.nn.correction import correct_variances, remove_correction
 from bedl.nn.layers import (
@@ -14,18 +15,10 @@ from bedl.nn.layers import (
     GaussianEmbedding,
     GaussianLayer,
     GaussianLinear,
+    GaussianMultiheadAttention,
 )
-from bedl.nn.modes import drawn_function, frozen, refuse_frozen, sampled
-from bedl.nn.recurrent import (
-    GaussianGRU,
-    GaussianGRUCell,
-    GaussianLSTM,
-    GaussianLSTMCell,
-    GaussianRNN,
-    GaussianRNNCell,
-)
-from bedl.rules.positions import shared_draws
-from bedl.rules.weights import variance_products
+from bedl.nn.recurrent import GaussianGRU, GaussianGRUCell, GaussianLSTM, GaussianLSTMCell, GaussianRNN, GaussianRNNCell
+from bedl.nn.sampling import drawn_function, frozen, refuse_frozen, sampled
 
 __all__ = [
     "GaussianBilinear",

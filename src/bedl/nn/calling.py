@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 from bedl.moments import Moments
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "outputs_of",
     "pick",
 ]
+
 
 Output = str | int | Callable[[Any], Any] | None
 

@@ -12,9 +12,10 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 
 __all__ = ["compute_stored_weights", "computed_by", "copied", "make_weights_plain", "type_of"]
+
 
 Net = TypeVar("Net", bound=nn.Module)
 

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from bedl.errors import BEDLError
+from bedl._utils.errors import BEDLError
 from bedl.moments import Moments
-from bedl.special import std
+from bedl.moments.numerics import std
 
 __all__ = ["Draws", "Rows", "Sharing", "WatchedWeight", "noise_of_rows", "point_value", "same_numbers", "seeded"]
 

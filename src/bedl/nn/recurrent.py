@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from bedl.moments import Moments
+from bedl.moments.rules._base import LayerWeight
+from bedl.moments.rules.attention import gru_step, lstm_step, rnn_step
+from bedl.nn.compat import meet_guests
 from bedl.nn.draws import point_value
-from bedl.nn.guests import meet_guests
 from bedl.nn.layers import LOGVAR_JITTER, GaussianLayer
-from bedl.rules.recurrent import gru_step, lstm_step, rnn_step
-from bedl.rules.weights import LayerWeight
 
 __all__ = ["GaussianGRU", "GaussianGRUCell", "GaussianLSTM", "GaussianLSTMCell", "GaussianRNN", "GaussianRNNCell"]
+
 
 Operand = Any  # a tensor or Moments
 State = tuple[Operand, ...]  # (hidden,), or (hidden, cell) of an LSTM

@@ -1,14 +1,10 @@
 """What training minimises, as small values that add up: `MarginalLikelihood() + PAC(strength=0.5)`."""
 
-from bedl.objectives import perturbations
-from bedl.objectives.base import ForwardPass, Objective, Sum
-from bedl.objectives.batch import Batch
+from bedl.objectives import ood_samples
+from bedl.objectives.base import Batch, ForwardPass, MarginalLikelihood, Objective, Sum
 from bedl.objectives.evidence import Known, Unknown, Unsure
-from bedl.objectives.hyperprior import HyperPrior
-from bedl.objectives.likelihood import MarginalLikelihood
 from bedl.objectives.pac import PAC, VacuousBound
-from bedl.objectives.variational import EmpiricalPrior, ExpectedLikelihood
-from bedl.objectives.weight_prior import WeightPrior
+from bedl.objectives.priors import EmpiricalPrior, ExpectedLikelihood, HyperPrior, WeightPrior
 
 __all__ = [
     # what they are made of
@@ -28,5 +24,5 @@ __all__ = [
     "VacuousBound",
     "WeightPrior",
     # off-manifold copies
-    "perturbations",
+    "ood_samples",
 ]

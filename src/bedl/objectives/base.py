@@ -1,16 +1,11 @@
-"""What objectives have in common: each averages something over points, then says what that average costs.
-
-    cost = Σ_t value_t( mean over points of statistic_t )
-
-Splitting the two is what makes the cost exact when the points are spread over processes or accumulated batches: the
-means are gathered, and only then the roots are taken. A cost whose `value` is the mean itself is *additive*.
-"""
+"""What an objective sees: some points, and how many there are in all."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +13,73 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.moments import Moments
 from bedl.nn.calling import Output, count_points, join_parts, outputs_of
-from bedl.objectives.batch import Batch
 
 if TYPE_CHECKING:
     from bedl.heads import Head
     from bedl.heads.base import Evidence
 
-__all__ = ["ForwardPass", "Objective", "Sum"]
+__all__ = ["Batch", "ForwardPass", "MarginalLikelihood", "Objective", "Sum"]
+
+
+class Batch(NamedTuple):
+    """Points of a training set of `n_train` points.
+
+    The size of the whole set is part of it because the PAC term and the hyper-prior weigh themselves by it, and no
+    batch knows it by itself.
+
+    Args:
+        x: inputs, plain or random; several in a tuple, for ``net(*x)``, or by name, for ``net(**x)``.
+            shape: (n, *input)
+        y: targets; classes as integers, or as shares. shape: (n,) or (n, D), of dense outputs (n, *places)
+        n_train: how many points the training set has; a tensor where several sets are trained on at once. shape: ()
+        weight: how much each point counts in means, 1 each if left out; of dense outputs, also each place.
+            shape: (n,) or (n, *places)
+        perturbed: off-manifold copies of `x`, or of its first points, where an objective asked for them in `prepare`.
+            shape: (copies, *input)
+        epoch: how often each point had been seen before this batch, where the method is `paced`; None: often. shape: ()
+
+    Example:
+        >>> import torch
+        >>> batch = Batch(torch.zeros(3, 2), torch.zeros(3), n_train=100, weight=torch.tensor([1.0, 1.0, 0.0]))
+        >>> batch.mean(torch.tensor([1.0, 3.0, 9.0]))
+        tensor(2.)
+    """
+
+    x: Any
+    y: Tensor
+    n_train: int | Tensor
+    weight: Tensor | None = None
+    perturbed: Any = None
+    epoch: Tensor | None = None
+
+    def ramp(self, epochs: float, start: float = 0.0) -> Tensor | float:
+        """A factor that is 0 before epoch `start`, rises linearly and is 1 from `epochs` later on. shape: ()"""
+        if self.epoch is None:
+            return 1.0
+        return ((self.epoch - start) / max(epochs, 1e-6)).clamp(0.0, 1.0)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the points, and over the places of dense outputs. values: shape (n, *places); result: shape ()"""
+        if self.weight is None:
+            return values.mean()
+        weight = self.weight
+        if weight.ndim < values.ndim:  # one weight for all places of a point
+            weight = weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim)).expand(values.shape)
+        # a point of weight 0 is padding: its value may be anything, infinite too
+        # and of nothing else but padding the mean is 0
+        return values.where(weight > 0, 0.0).mul(weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
+
+    def mean_of_copies(self, values: Tensor) -> Tensor:
+        """Mean over copies, each of which counts as its point. values: shape (copies, *places); result: shape ()"""
+        return self._replace(weight=None if self.weight is None else self.weight[: len(values)]).mean(values)
+
+
+# What objectives have in common: each averages something over points, then says what that average costs.
+#
+#     cost = Σ_t value_t( mean over points of statistic_t )
+#
+# Splitting the two is what makes the cost exact when the points are spread over processes or accumulated batches: the
+# means are gathered, and only then the roots are taken. A cost whose `value` is the mean itself is *additive*.
 
 
 class ForwardPass:
@@ -215,3 +270,30 @@ class Sum:
     def __call__(self, net: nn.Module, head: Head, batch: Batch) -> Tensor:
         """The cost of one batch by itself. shape: ()"""
         return self.combine(self.statistics(net, head, self.prepare(batch)), batch.n_train)
+
+
+# The marginal likelihood: what BEDL maximises.
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginalLikelihood(Objective):
+    """−mean log p(y_n | x_n), weights and evidence integrated out ("type 2 maximum likelihood").
+
+    Every point has weights of its own, so the marginal likelihood of a set is a product over its points and the mean
+    over a mini-batch is an unbiased estimate.
+
+    Example:
+        >>> import torch
+        >>> from bedl import GaussianLinear
+        >>> from bedl.heads import Dirichlet
+        >>> from bedl.objectives import Batch
+        >>> net, head = GaussianLinear(2, 3), Dirichlet(3)
+        >>> batch = Batch(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), n_train=4)
+        >>> MarginalLikelihood()(net, head, batch)  # an untrained bias of 0: log 3
+        tensor(1.0986, grad_fn=...)
+    """
+
+    reads_outputs_only: ClassVar[bool] = True
+
+    def statistic(self, forward: ForwardPass) -> Tensor:
+        return -forward.batch.mean(forward.log_marginal())

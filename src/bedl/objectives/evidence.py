@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bedl.objectives.base import ForwardPass, Objective
-from bedl.objectives.batch import Batch
-from bedl.objectives.perturbations import Perturbation, takes_many, with_copies
+from bedl.objectives.base import Batch, ForwardPass, Objective
+from bedl.objectives.ood_samples import Perturbation, takes_many, with_copies
 
 __all__ = ["Known", "Unknown", "Unsure"]
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from bedl.objectives.base import ForwardPass, Objective
-from bedl.objectives.batch import Batch
-from bedl.objectives.perturbations import Perturbation, takes_many, with_copies
+from bedl.objectives.base import Batch, ForwardPass, Objective
+from bedl.objectives.ood_samples import Perturbation, takes_many, with_copies
 
 if TYPE_CHECKING:
     from bedl.heads import Head
@@ -39,7 +38,7 @@ class PAC(Objective):
             data are and is pulled to the prior where they are not.
         strength: a factor on the root; 1 in the paper.
         perturbation: how copies are made, ``(x, generator) -> x``; by default a choice that fits the input's shape,
-            see `bedl.objectives.perturbations`.
+            see `bedl.objectives.ood_samples`.
 
     Example:
         >>> import torch

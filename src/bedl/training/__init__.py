@@ -1,14 +1,10 @@
 """Training: one loop from a laptop to several machines, checkpoints that can be trusted, many networks as one."""
 
-from bedl.training.checkpoint import CheckpointError, Checkpoints
-from bedl.training.early_stopping import EarlyStopping
-from bedl.training.history import Callback, read_history
-from bedl.training.loop import FitResult, adam, fit
-from bedl.training.nonfinite import NonFiniteLossError
-from bedl.training.replicas import ReplicasResult, fit_replicas
-from bedl.training.run import Run
-from bedl.training.schedule import Constant, Cosine, Schedule, Warmup
-from bedl.training.state import load_weights, save_weights
+from bedl.training.callbacks import Callback, Constant, Cosine, EarlyStopping, Schedule, Warmup, read_history
+from bedl.training.checkpoint import CheckpointError, Checkpoints, load_weights, save_weights
+from bedl.training.diagnostics import NonFiniteLossError
+from bedl.training.engines.stacked import ReplicasResult, fit_replicas
+from bedl.training.loop import FitResult, Run, adam, fit
 
 __all__ = [
     # train one method, or many of the same build at once

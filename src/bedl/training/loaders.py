@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from bedl.training import random_state
-from bedl.training.data import Place, Points, Share, stream_seed
-from bedl.training.unpacking import Fetched, Unpack, rows_of, unpacked
+from bedl.training import checkpoint
+from bedl.training.data import Fetched, Place, Points, Share, Unpack, rows_of, stream_seed, unpacked
 
 __all__ = ["LoaderPoints", "Stream", "points_of_loader", "validation_of_loader"]
+
 
 logger = logging.getLogger("bedl")
 CPU = torch.device("cpu")  # where data are drawn
@@ -34,7 +34,7 @@ def points_of_loader(loader: Any, n_train: float | None = None, unpack: Unpack |
     Args:
         loader: it. An iterator would be used up after one epoch: pass what makes it.
         n_train: the N of the objectives; needed where the loader does not know it.
-        unpack: how a batch is put together, see `bedl.training.unpacking`.
+        unpack: how a batch is put together, see `bedl.training.data`.
     """
     if isinstance(loader, Iterator):
         raise TypeError("an iterator is used up after one epoch; pass what makes it, such as the DataLoader itself")
@@ -243,7 +243,7 @@ def _first_size(loader: Any, unpack: Unpack | None) -> int:
 @contextmanager
 def _drawing(seed: int, state: Any = None) -> Iterator[list[Any]]:
     """Generators seeded, or as they were left, inside the block; its list then holds how they are left."""
-    before = random_state.capture(CPU)
+    before = checkpoint.capture(CPU)
     kept: list[Any] = [None]
     try:
         if state is None:
@@ -251,8 +251,8 @@ def _drawing(seed: int, state: Any = None) -> Iterator[list[Any]]:
             np.random.seed(seed % 2**32)  # noqa: NPY002
             random.seed(seed)
         else:
-            random_state.restore(state, CPU)
+            checkpoint.restore(state, CPU)
         yield kept
-        kept[0] = random_state.capture(CPU)
+        kept[0] = checkpoint.capture(CPU)
     finally:
-        random_state.restore(before, CPU)
+        checkpoint.restore(before, CPU)

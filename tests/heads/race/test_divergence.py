@@ -8,7 +8,7 @@ import mpmath
 import pytest
 import torch
 
-from bedl.heads.race.divergence import (
+from bedl.heads.integrals.kl import (
     EVIDENCE_FLOOR,
     LOG_FLOOR,
     dirichlet_kl,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bedl import native
-from bedl.heads.race import expected_data_entropy
+from bedl import _kernels
+from bedl.heads.integrals import expected_data_entropy
 
 
-@pytest.mark.skipif(not native.is_built(), reason="there are no kernels")
+@pytest.mark.skipif(not _kernels.is_built(), reason="there are no kernels")
 @pytest.mark.parametrize(
     "logvar", [(-9.0, 1.0), (-1.0, 1.0), (2.0, 1.0), (0.0, 4.0)], ids=["known", "some", "wide", "any"]
 )
@@ -22,8 +22,8 @@ def test_the_kernel_says_what_double_precision_says(
     m, v = 4 * m, (logvar[0] + logvar[1] * v).exp()
     truth = expected_data_entropy(m.double(), v.double())
     calls: list[int] = []
-    kernel = native.data_entropy
-    monkeypatch.setattr(native, "data_entropy", lambda *given: calls.append(1) or kernel(*given))
+    kernel = _kernels.data_entropy
+    monkeypatch.setattr(_kernels, "data_entropy", lambda *given: calls.append(1) or kernel(*given))
     found = expected_data_entropy(m, v)
     assert calls == [1]
     torch.testing.assert_close(found.double(), truth, rtol=0, atol=1e-4)

@@ -10,9 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bedl.heads.race.clocks import clocks
-from bedl.heads.race.mixtures import LOG_EXPONENTIAL, LOGISTIC
-from bedl.heads.race.probabilities import SMALL_VARIANCE, log_mean_softmax, race, race_nodes
+from bedl.heads.integrals.nodes import (
+    LOG_EXPONENTIAL,
+    LOGISTIC,
+    SMALL_VARIANCE,
+    clocks,
+    log_mean_softmax,
+    race,
+    race_nodes,
+)
 from tests.closeness import assert_same_up_to_rounding
 from tests.heads.oracles import exact, logits
 

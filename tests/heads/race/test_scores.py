@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from bedl import Dirichlet, Moments
-from bedl.heads.race.divergence import expected_dirichlet_kl
-from bedl.heads.race.probabilities import log_mean_softmax
-from bedl.heads.race.scores import log_marginal, log_marginal_and_expected_kl
+from bedl.heads.integrals.kl import expected_dirichlet_kl, log_marginal, log_marginal_and_expected_kl
+from bedl.heads.integrals.nodes import log_mean_softmax
 from tests.heads.oracles import logits
 
 

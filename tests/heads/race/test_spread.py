@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bedl.heads.race.probabilities import log_mean_softmax
-from bedl.heads.race.spread import softmax_spread
+from bedl.heads.integrals.moments import softmax_spread
+from bedl.heads.integrals.nodes import log_mean_softmax
 from tests.heads.oracles import exact, logits
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from bedl.bench.table import BenchError, Table
+from bedl.bench.benchmark import BenchError, Table
 
 __all__ = ["get", "names"]
 

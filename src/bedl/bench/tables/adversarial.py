@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bedl import metrics
-from bedl.bench.cells import Cell, Choice, Outcome
+from bedl._utils.io import Row
+from bedl.bench.benchmark import Cell, Choice, Column, Outcome, Root, Table
 from bedl.bench.images import PAPER, Images, fitted, load, network_setup, settings_of
-from bedl.bench.table import Column, Root, Table
-from bedl.rows import Row
+from bedl.evaluation import metrics
 
 __all__ = ["TABLE", "attacked"]
+
 
 STRENGTHS = {"mnist": tuple(i / 10 for i in range(11)), "cifar-1-5": tuple(i / 40 for i in range(9))}
 SHOWN = {"mnist": (0.1, 0.3), "cifar-1-5": (0.05, 0.1)}
@@ -51,7 +51,7 @@ class Adversarial(Table):
     across = "metrics"
 
     def check(self, choice: Choice, root: Root = None) -> None:
-        from bedl.data.images import load_images
+        from bedl.data.datasets.images import load_images
 
         wanted = self.datasets if choice.datasets is None else choice.datasets
         for name in wanted:
@@ -61,7 +61,7 @@ class Adversarial(Table):
         return run(cell, load(cell.dataset, root))
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
-        from bedl.bench.plots import strength_card
+        from bedl.bench.page import strength_card
 
         return [
             strength_card(f"{row['dataset']}: {row['method']} ({row['preset']})", row["curves"])
@@ -72,7 +72,7 @@ class Adversarial(Table):
 
 def run(cell: Cell, images: Images) -> Outcome:
     """Learn, then attack test images, once."""
-    from bedl.bench.nets import cifar_net, lenet5
+    from bedl.bench.util import cifar_net, lenet5
 
     plan = network_setup(cell.preset, cell.method, cell.dataset)
     model = fitted(cell, images, plan, lenet5 if cell.dataset == "mnist" else cifar_net)

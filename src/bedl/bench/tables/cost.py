@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bedl.bench.cells import Cell, Outcome
-from bedl.bench.memory import PeakMemory
-from bedl.bench.nets import cifar_net, lenet5, mlp
-from bedl.bench.published import SAME, figures
-from bedl.bench.table import Column, Root, Table
-from bedl.bench.timing import medians, threads
+from bedl._utils.io import Row
+from bedl.bench.benchmark import Cell, Column, Outcome, Root, Table
+from bedl.bench.presets import SAME, figures
+from bedl.bench.util import PeakMemory, cifar_net, lenet5, medians, mlp, threads
 from bedl.methods import Batch, Method, Problem, registry
 from bedl.moments import Moments
-from bedl.rows import Row
 
 __all__ = ["TABLE"]
+
 
 SHAPES = {"table": (8,), "lenet": (1, 28, 28), "cifar-net": (3, 32, 32)}
 POINTS = {"table": 4096, "lenet": 100, "cifar-net": 20}  # in a batch
@@ -79,7 +77,7 @@ class Cost(Table):
         return Outcome(metrics, settings)
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
-        from bedl.report.text import data, table
+        from bedl.evaluation.report.layout import data, table
 
         known = figures()["cost_per_point"]
         lines = [[data(name), *(data(text) for text in known[name])] for name in known if name in SAME]

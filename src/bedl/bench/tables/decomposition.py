@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bedl.bench.cells import Cell, Outcome
+from bedl._utils.io import Row
+from bedl.bench.benchmark import Cell, Column, Outcome, Root, Table
 from bedl.bench.presets import setup
-from bedl.bench.table import Column, Root, Table
-from bedl.bench.toys import SOURCES, in_gap, noise_of_gap, with_gap
-from bedl.rows import Row
+from bedl.bench.util import SOURCES, in_gap, noise_of_gap, with_gap
 
 __all__ = ["TABLE"]
+
 
 ROWS = 400
 TARGETS = np.linspace(-6, 6, 61)
@@ -50,7 +50,7 @@ class Decomposition(Table):
         return Outcome(metrics, {**plan.estimator, "rows": ROWS, "deviations": plan.deviations}, curves)
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
-        from bedl.bench.plots import parts_card
+        from bedl.bench.page import parts_card
 
         words = {
             "targets": ("There are rows between −3 and −1, and between 1 and 3.", "x", "variance"),

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from bedl.bench.cells import Cell, Outcome
+from bedl._utils.io import Row
+from bedl.bench.benchmark import Cell, Column, Outcome, Root, Table
 from bedl.bench.presets import setup
-from bedl.bench.table import Column, Root, Table
-from bedl.bench.toys import SOURCES, Source, spearman
-from bedl.rows import Row
+from bedl.bench.util import SOURCES, Source, spearman
 
 __all__ = ["TABLE"]
+
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200)
 FIXED_SIZE, FIXED_NOISE = 400, 2  # rows while the noise varies; which of the noises while the number of rows does
@@ -71,7 +71,7 @@ class Disentangle(Table):
         return Outcome(metrics, settings, curves)
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
-        from bedl.bench.plots import sweep_cards
+        from bedl.bench.page import sweep_cards
 
         kinds = dict.fromkeys((row["dataset"], row["method"], row["preset"]) for row in rows)
         return [
@@ -88,7 +88,7 @@ def _kind(row: Row) -> tuple[str, str, str]:
 def _parts(cell: Cell, source: Source, wanted: Sequence[tuple[int, float]]) -> list[dict[str, float]]:
     """Means of the parts on fresh rows, of models for each (rows, noise): variances, or entropies of classes."""
     import bedl.estimators
-    from bedl.estimators.together import fit_together
+    from bedl.estimators.fit import fit_together
 
     kind = bedl.estimators.BEDLClassifier if source.classes else bedl.estimators.BEDLRegressor
     tables, models = [], []

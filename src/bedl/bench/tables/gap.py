@@ -11,12 +11,12 @@ from typing import cast
 
 import numpy as np
 
-from bedl.bench.cells import Cell, Outcome
+from bedl.bench.benchmark import Cell, Outcome, Published, Root
 from bedl.bench.regression import Parts, fit_and_score
-from bedl.bench.table import Published, Root
 from bedl.bench.tables.uci import FOLDERS, UCI
 
 __all__ = ["TABLE"]
+
 
 FEATURES = {
     "boston": 13, "energy": 8, "concrete": 8, "wine": 11, "kin8nm": 8, "power": 4, "naval": 16, "protein": 9,

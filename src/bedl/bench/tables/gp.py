@@ -7,14 +7,13 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bedl.bench.cells import Cell, Choice, Outcome
+from bedl.bench.benchmark import Cell, Choice, Column, Outcome, Published, Root, Table
 from bedl.bench.images import Images, class_scores, fitted, load, network_setup, settings_of
-from bedl.bench.presets import Setup
-from bedl.bench.published import SAME, figures
+from bedl.bench.presets import SAME, Setup, figures
 from bedl.bench.regression import seed_of
-from bedl.bench.table import Column, Published, Root, Table
 
 __all__ = ["TABLE"]
+
 
 SOME, SCORED = 1000, 1000  # images that processes learn from, and test images that all are scored on there
 SUBSETS = {"mnist-1000": "mnist", "cifar10-1000": "cifar10"}
@@ -51,7 +50,7 @@ class GP(Table):
         return (cell for cell in super().cells(choice) if cell.dataset in SUBSETS or cell.method not in EXACT)
 
     def check(self, choice: Choice, root: Root = None) -> None:
-        from bedl.data.images import load_images
+        from bedl.data.datasets.images import load_images
 
         wanted = self.datasets if choice.datasets is None else choice.datasets
         for name in sorted({SUBSETS.get(dataset, dataset) for dataset in wanted}):
@@ -82,7 +81,7 @@ def run(cell: Cell, images: Images) -> Outcome:
         plan = Setup({"method": cell.method}, _DEVIATIONS.get(cell.method, ()) if cell.preset == "paper" else ())
         model, scored = _process(cell, images, plan)
     else:
-        from bedl.bench.nets import two_layers
+        from bedl.bench.util import two_layers
 
         whole = cell.dataset not in SUBSETS
         epochs = EPOCHS_OF_ALL if whole else EPOCHS_OF_SOME

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bedl.bench.cells import Cell, Choice, Outcome
+from bedl._utils.io import Row
+from bedl.bench.benchmark import Cell, Choice, Column, Outcome, Published, Root, Table
 from bedl.bench.images import (
     PAPER,
     Images,
@@ -16,11 +17,10 @@ from bedl.bench.images import (
     network_setup,
     settings_of,
 )
-from bedl.bench.published import SAME, figures
-from bedl.bench.table import Column, Published, Root, Table
-from bedl.rows import Row
+from bedl.bench.presets import SAME, figures
 
 __all__ = ["TABLE"]
+
 
 FOREIGN = {"mnist": "fashion", "cifar-1-5": "cifar-6-10"}  # the paper's
 FURTHER = ("cifar-grey", "turned", "inverted", "noise", "latin", "greek", "strokes", "digits")
@@ -60,7 +60,7 @@ class OOD(Table):
     across = "metrics"
 
     def check(self, choice: Choice, root: Root = None) -> None:
-        from bedl.data.images import load_images
+        from bedl.data.datasets.images import load_images
 
         wanted = self.datasets if choice.datasets is None else choice.datasets
         for name in {"mnist": ("mnist", "fashion_mnist"), "cifar-1-5": ("cifar10",)}.items():
@@ -82,7 +82,7 @@ class OOD(Table):
         return found
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
-        from bedl.bench.plots import ecdf_card
+        from bedl.bench.page import ecdf_card
 
         return [
             ecdf_card(f"{row['dataset']}: {row['method']} ({row['preset']})", row["curves"])
@@ -100,8 +100,8 @@ def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) 
         root: where foreign data are.
         most: look at no more images of each foreign set.
     """
-    from bedl.bench.foreign import foreign_sets
-    from bedl.bench.nets import cifar_net, lenet5
+    from bedl.bench.images import foreign_sets
+    from bedl.bench.util import cifar_net, lenet5
 
     plan = network_setup(cell.preset, cell.method, cell.dataset)
     model = fitted(cell, images, plan, lenet5 if cell.dataset == "mnist" else cifar_net)

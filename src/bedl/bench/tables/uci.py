@@ -7,13 +7,13 @@ from typing import cast
 
 import numpy as np
 
-from bedl.bench.cells import Cell, Choice, Outcome
-from bedl.bench.published import uci_log_likelihoods
+from bedl._utils.io import Row
+from bedl.bench.benchmark import Cell, Choice, Outcome, Published, Root, Table
+from bedl.bench.presets import uci_log_likelihoods
 from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, fit_and_score, retold, same_runs
-from bedl.bench.table import Published, Root, Table
-from bedl.rows import Row
 
 __all__ = ["FOLDERS", "TABLE", "UCI"]
+
 
 FOLDERS = {
     "boston": "bostonHousing", "energy": "energy", "concrete": "concrete", "wine": "wine-quality-red",

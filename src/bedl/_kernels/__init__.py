@@ -1,0 +1,65 @@
+"""A few kernels in C for CPUs; where they are not built, or do not suit, callers go on in PyTorch.
+
+They are built with the package if there is a C compiler (`hatch_build.py`), depend on neither Python's nor PyTorch's
+binary interface, and share PyTorch's own threads. `BEDL_NATIVE=0` in the environment leaves them out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bedl._kernels import inference as image_kernel
+from bedl._kernels import training as pbp
+from bedl._kernels import training as training
+from bedl._kernels.inference import (
+    MOST_NODES,
+    Link,
+    Small,
+    chain,
+    data_entropy,
+    is_built,
+    log_mean_softmax,
+    normal_parts,
+    panels,
+    small_network,
+)
+from bedl._kernels.operators import clocks, clocks_and_slopes, rectified, rectified_gradients
+
+__all__ = [
+    "MOST_NODES", "Link", "Small", "chain", "clocks", "clocks_and_slopes", "data_entropy", "image_kernel", "is_built",
+    "log_mean_softmax", "normal_parts", "panels", "pbp", "rectified", "rectified_gradients", "small_network", "suits",
+    "training",
+]  # fmt: skip
+
+
+def suits(*tensors: Tensor, many: int = 0) -> bool:
+    """Whether a kernel may take these tensors: float32 in the CPU's memory, and nobody watching the operations.
+
+    Transforms, modes, exports and autograd see PyTorch's operations only, so for them there have to be some. Compilers
+    call kernels as operators.
+
+    Args:
+        many: numbers from which a compiled graph calls the kernel: fewer are done before a call has begun.
+    """
+    if not is_built():
+        return False
+    if torch.compiler.is_compiling():
+        if torch.compiler.is_exporting() or not torch.compiler.is_dynamo_compiling():
+            return False
+        few = tensors[0].numel() < many
+        return not few and all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
+    if torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
+        return False
+    recorded = torch.is_grad_enabled()
+    return all(
+        type(x) is Tensor
+        and x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and x.layout is torch.strided
+        and not (recorded and x.requires_grad)
+        and not x.is_neg()  # its memory holds the negative
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        for x in tensors
+    )

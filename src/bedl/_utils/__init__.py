@@ -1,0 +1,1 @@
+"""Errors, files, processes and imports: what every package may use, and what knows none of them."""

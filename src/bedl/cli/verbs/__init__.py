@@ -1,0 +1,1 @@
+"""The commands of `bedl`, a file for each or for a few that belong together."""

@@ -1,0 +1,117 @@
+"""`bedl compare`: a table → every method on the same splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bedl.cli.console import names, print_json, say, widths
+from bedl.cli.options import Coverage, Data, Debug, Json, Ood, Overwrite, Root
+from bedl.cli.verbs.fit import _targets
+
+__all__ = ["compare", "methods"]
+
+
+def compare(
+    data: Data,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.", show_default=False)
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", "-m", metavar="NAMES", help="Names with commas between them.", show_default="all"),
+    ] = None,
+    splits: Annotated[int, typer.Option("--splits", min=1, max=1000, help="How often rows are held out anew.")] = 5,
+    holdout: Annotated[float, typer.Option("--holdout", min=0.01, max=0.9, help="Share of the rows held out.")] = 0.2,
+    ood: Ood = None,
+    leave_out: Annotated[
+        str | None, typer.Option("--leave-out", metavar="CLASS", help="A class not learned: its rows are foreign.")
+    ] = None,
+    task: Annotated[
+        str, typer.Option("--task", help="What the target is: auto, regression, classification, …")
+    ] = "auto",
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", min=1, help="How often rows are seen.", show_default="as each method has it"),
+    ] = None,
+    hidden: Annotated[
+        str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50; auto: as methods have it.")
+    ] = "auto",
+    coverage: Coverage = 0.9,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Where results go; the same again goes on from there."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE", help="An HTML page of the best, with the comparison.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of splits and training.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
+    overwrite: Overwrite = False,
+    root: Root = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Which method for my data? Train them all on the same splits, and score them on the rows held out.
+
+    Numbers: negative log-likelihood, RMSE, coverage of the intervals, calibration error. Classes: accuracy, negative
+    log-likelihood, ECE. With --ood or --leave-out: how well foreign rows are told from familiar ones. For all: seconds
+    to train, and to predict 1,000 rows. With --out, results are kept as they come: the same command goes on where it
+    was stopped, and more methods or splits can be added.
+
+    Examples:
+
+      bedl compare houses.csv --target price
+
+      bedl compare digits --leave-out 9 --methods auto,edl,mc-dropout,ensemble --out digits-compared
+
+      bedl compare diabetes --page diabetes.html --json
+    """
+    from bedl._utils.io import refuse_unwritable
+    from bedl.cli.console import Bars, print_comparison
+    from bedl.data import open_table
+    from bedl.estimators.tabular import compare as compared
+
+    if page is not None:
+        refuse_unwritable(page, overwrite)
+    table = open_table(data, root)
+    found = compared(
+        table, _targets(table, None if target is None else [target])[0], names(methods), splits=splits, holdout=holdout,
+        ood=ood, leave_out=leave_out, task=task, coverage=coverage, epochs=epochs,
+        hidden=widths(hidden) or "auto", out=out, overwrite=overwrite, seed=seed, device=device,
+        root=root, watcher=Bars("fits"),
+    )  # fmt: skip
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_comparison(found)
+    if page is not None and found.record is not None:
+        say(f"The page is {found.write_page(page, overwrite=overwrite)}.")
+
+
+# `bedl methods`: what `bedl fit --method` can train.
+
+
+def methods(as_json: Json = False, debug: Debug = False) -> None:
+    """List the methods that can be trained, with a line on each.
+
+    Examples:
+
+      bedl methods
+
+      bedl fit houses.csv --target price --method bedl
+    """
+    from bedl.methods import registry
+
+    found = {name: registry.get(name) for name in registry.names()}
+    if as_json:
+        rows = [{"name": name, "summary": entry.summary, "tasks": entry.tasks, "extra": entry.extra}
+                for name, entry in found.items()]  # fmt: skip
+        print_json({"methods": rows})
+        return
+    width = max(map(len, found))
+    for name, entry in found.items():
+        needs = f" (pip install 'bedl[{entry.extra}]')" if entry.extra else ""
+        typer.echo(f"{name:<{width}}  {entry.summary}{needs}")

@@ -1,0 +1,105 @@
+"""`bedl evaluate`: a model and a table with targets → scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bedl.cli.console import print_json, print_scores, say, say_notes
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Overwrite, Root, Unseen
+
+__all__ = ["evaluate", "report"]
+
+
+def evaluate(
+    model: Model,
+    data: Data,
+    ood: Ood = None,
+    coverage: Coverage = 0.9,
+    unseen: Unseen = "error",
+    extra: Extra = "error",
+    on_foreign_values: Foreign = "error",
+    encoding: Encoding = None,
+    root: Root = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score a model on a table that has the target.
+
+    Numbers: negative log-likelihood, RMSE, CRPS, coverage of the intervals, calibration error. Classes: accuracy,
+    negative log-likelihood, ECE, Brier score. With --ood: how well foreign rows are told from familiar ones (AUROC,
+    AUPR, FPR95). Score on rows that were not learned from.
+
+    Examples:
+
+      bedl evaluate houses-model test.csv
+
+      bedl evaluate digits-model digits:test --ood digits:mirrored
+
+      bedl evaluate model.onnx test.parquet --json
+    """
+    from bedl.cli.console import Bars
+    from bedl.estimators.tabular import load
+    from bedl.evaluation.tasks import score
+
+    opened = load(model)
+    whole = opened.results(
+        data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
+        encoding=encoding, root=root, watcher=Bars(),
+    )  # fmt: skip
+    scores, rows = score(whole), int(whole.labelled.sum())
+    if as_json:
+        about = {"model": opened.name, "data": data, "ood": ood, "task": opened.task, "target": opened.encoder.target}
+        print_json({**about, "rows": rows, "rows_without_target": len(whole) - rows, "scores": scores})
+        return
+    print_scores(scores, f"{opened.name} on {data}, {rows} rows" + (f", against {ood}" if ood else ""))
+    say_notes(whole.notes)
+
+
+# `bedl report`: a model and a table → one page to look at.
+
+
+def report(
+    model: Model,
+    data: Data,
+    ood: Ood = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    coverage: Coverage = 0.9,
+    unseen: Unseen = "error",
+    extra: Extra = "error",
+    on_foreign_values: Foreign = "error",
+    overwrite: Overwrite = False,
+    encoding: Encoding = None,
+    root: Root = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML page that shows what the model says, how sure it is, and whether it is right to be.
+
+    The page is a single file, works offline, and shows scores, calibration, both kinds of uncertainty and the most
+    uncertain rows; images as images. Without the target column it shows predictions only.
+
+    Examples:
+
+      bedl report houses-model test.csv
+
+      bedl report digits-model digits:test --ood digits:mirrored --out digits.html
+    """
+    from bedl._utils.io import refuse_unwritable
+    from bedl.cli.console import Bars
+    from bedl.estimators.tabular import load
+    from bedl.evaluation.report import score, write_report
+
+    refuse_unwritable(out, overwrite)
+    whole = load(model).results(
+        data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
+        encoding=encoding, root=root, need_target=False, examples=True,
+        watcher=Bars(),
+    )  # fmt: skip
+    written = write_report(whole, out, overwrite=overwrite)
+    if as_json:
+        print_json({"page": str(written.resolve()), "rows": len(whole), "scores": score(whole)})
+    else:
+        say(f"The page is {written.resolve()}")

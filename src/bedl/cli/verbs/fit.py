@@ -1,0 +1,160 @@
+"""`bedl fit`: a table → a model folder."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bedl.cli.console import Stopped, exit_code, print_json, print_scores, say, widths
+from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root
+
+if TYPE_CHECKING:
+    from bedl.data import Table
+
+__all__ = ["fit"]
+
+
+def _holdout(share: float) -> float:
+    if not 0 <= share < 1:
+        raise typer.BadParameter(f"a share of the rows, at least 0 and below 1, not {share}")
+    return share
+
+
+def _task(name: str) -> str:
+    from bedl.evaluation import tasks
+
+    known = ["auto", *tasks.names()]
+    if name not in known:
+        raise typer.BadParameter(f"one of {', '.join(known)}, not {name!r}")
+    return name
+
+
+def fit(
+    data: Data,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="COLUMN",
+            show_default=False,
+            help="The column to predict; several columns of 0 and 1, or yes and no, with commas or repeated.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Where the model goes.", show_default="named after DATA"),
+    ] = None,
+    task: Annotated[
+        str, typer.Option("--task", callback=_task, help="What the target is: auto, regression, classification, …")
+    ] = "auto",
+    likelihood: Annotated[
+        Literal["normal", "count"] | None,
+        typer.Option("--likelihood", help="Of a target of numbers; count: whole numbers from 0 on."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="What is trained; 'bedl methods' lists the names.")
+    ] = "auto",
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option("--categorical", metavar="COLUMN", help="Numbers that are labels; may be repeated."),
+    ] = None,
+    decimal: Annotated[
+        Literal["auto", ".", ","],
+        typer.Option("--decimal", help="The mark before decimals; auto finds out, and asks where it cannot."),
+    ] = "auto",
+    drop_missing_target: Annotated[
+        bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")
+    ] = False,
+    holdout: Annotated[
+        float,
+        typer.Option("--holdout", callback=_holdout, help="Share of the rows kept aside and scored at the end."),
+    ] = 0.1,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", min=1, help="How often each row is seen, at most.", show_default="from the data"),
+    ] = None,
+    ensemble: Annotated[int, typer.Option("--ensemble", min=1, max=1000, help="How many networks are mixed.")] = 1,
+    hidden: Annotated[str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50.")] = "auto",
+    class_weight: Annotated[
+        Literal["balanced"] | None,
+        typer.Option("--class-weight", help="balanced: all classes count the same, however many rows they have."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random choices.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted.")] = False,
+    overwrite: Overwrite = False,
+    encoding: Encoding = None,
+    root: Root = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Learn from a table, and write a model folder.
+
+    Categories, dates and missing values are taken care of, and what was done is said. Rows are read in batches: the
+    table may be larger than memory. Training stops by itself. Ctrl-C keeps the last checkpoint; --resume goes on.
+
+    Examples:
+
+      bedl fit houses.csv --target price
+
+      bedl fit patients.parquet --target outcome --ignore patient_id --ensemble 5 --out outcome-model
+
+      bedl fit digits:train
+
+      bedl fit houses.csv --target price --resume
+    """
+    from bedl.cli.console import Onlooker, fit_command, stem
+    from bedl.data import open_table
+    from bedl.estimators.tabular import fit as learn
+    from bedl.estimators.tabular.folder import partial_of
+
+    started, place, watcher = time.monotonic(), out or Path(f"{stem(data)}-model"), Onlooker(ensemble)
+    layers, table = widths(hidden), open_table(data, root, encoding)
+    options: dict[str, Any] = {
+        "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
+        "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal,
+        "drop_missing_target": drop_missing_target, "holdout": holdout, "epochs": epochs,
+        "ensemble": ensemble, "hidden": layers, "class_weight": class_weight, "seed": seed,
+    }  # fmt: skip
+    try:
+        model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
+    except (KeyboardInterrupt, Stopped) as stop:
+        if partial_of(place).exists():
+            say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
+            say(f"  {fit_command(data, place, {**options, 'encoding': encoding})} --resume")
+        else:
+            say("Stopped.")
+        raise typer.Exit(exit_code(stop)) from None
+    card, seconds = model.card, time.monotonic() - started
+    assert card is not None
+    say(f"Done in {seconds:.1f} s, {watcher.training.epochs} epochs.")
+    if as_json:
+        print_json({
+            "model": str(place), "task": card.task, "target": card.target, "data": card.data, "rows": card.rows,
+            "features": model.encoder.n_features, "classes": model.encoder.classes,
+            "epochs": watcher.training.epochs, "seconds": round(seconds, 3), "scores": card.scores,
+            "notes": card.notes,
+        })  # fmt: skip
+    elif card.scores:
+        print_scores(card.scores, f"Scores of {card.rows['held_out']} rows held out")
+    say(f"The model is in {place}. To look at it: bedl report {shlex.quote(str(place))} DATA")
+
+
+def _targets(table: Table, named: list[str] | None) -> tuple[str, ...]:
+    """The target columns: each --target is one, or several with commas between them, unless a column is called that."""
+    from bedl._utils.errors import listed
+
+    found = [part for name in named or () for part in ([name] if name in table.columns else name.split(","))]
+    if not found and table.default_target is None:
+        raise typer.BadParameter(
+            f"which column is to be predicted? {table.name} has {listed(table.columns, 20)}", param_hint="--target"
+        )
+    return tuple(found or [str(table.default_target)])

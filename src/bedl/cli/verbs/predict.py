@@ -1,0 +1,125 @@
+"""`bedl predict`: a model and a table → a table of predictions."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bedl.cli.console import print_json, say
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Overwrite, Root, Unseen
+
+__all__ = ["predict"]
+
+
+def predict(
+    model: Model,
+    data: Data,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="A .csv, .tsv, .parquet or .jsonl file.", show_default="CSV on stdout"
+        ),
+    ] = None,
+    coverage: Coverage = 0.9,
+    unseen: Unseen = "error",
+    extra: Extra = "error",
+    on_foreign_values: Foreign = "error",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="COLUMN", help="A column that goes along with the predictions; may be repeated."
+        ),
+    ] = None,
+    row_numbers: Annotated[
+        bool, typer.Option("--row-numbers", help="Begin each prediction with the number of its row, from 1.")
+    ] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, whose workers predict the files."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, for several files.")] = 1,
+    overwrite: Overwrite = False,
+    encoding: Encoding = None,
+    root: Root = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict each row of a table: value or class, how sure, and why not surer.
+
+    Numbers: prediction, std, lower and upper end of the interval, aleatoric_std (noise: more data will not help) and
+    epistemic_std (what is not known). Classes: prediction, entropy, aleatoric_entropy and epistemic_entropy in nats,
+    and the probability of each class. Then the three parts: data_… is noise, distributional_… too little evidence,
+    model_… what the network could be otherwise; the latter two make up epistemic_…. Squares of the stds add up to that
+    of std, entropies to the entropy. Rows come in the order of the table and are read in batches. --json without --out
+    prints one JSON object per line. An .onnx model runs without PyTorch.
+
+    A pattern in quotes, such as 'part-*.parquet', stands for several files: --out is then a folder that gets a file of
+    predictions for each. With --scheduler the workers of a Dask cluster predict them, from an .onnx model; files, model
+    and folder have to be where all of them can see them. The same command goes on where it was stopped, and predicts
+    files that have changed since anew.
+
+    Examples:
+
+      bedl predict houses-model new.csv --out predictions.csv
+
+      bedl predict model.onnx new.parquet --out predictions.parquet --coverage 0.95
+
+      bedl predict houses-model new.csv --unseen ignore | head
+
+      bedl predict model.onnx 'part-*.parquet' --out predictions --scheduler tcp://10.0.0.1:8786
+
+      zcat new.csv.gz | bedl predict houses-model - --keep house_id > predictions.csv
+    """
+    from bedl.cli.console import Bars
+    from bedl.data import TableStream
+    from bedl.estimators.tabular import load
+    from bedl.estimators.tabular.many_files import is_pattern
+
+    started = time.monotonic()
+    options: dict[str, Any] = {
+        "coverage": coverage, "unseen": unseen, "extra": extra, "on_foreign_values": on_foreign_values,
+        "keep": keep or (), "row_numbers": row_numbers, "encoding": encoding, "root": root,
+    }  # fmt: skip
+    if is_pattern(data):
+        _predict_parts(model, data, out, as_json, scheduler=scheduler, jobs=jobs, overwrite=overwrite, **options)
+        return
+    if scheduler is not None or jobs > 1:
+        raise typer.BadParameter("several files are needed, such as 'part-*.parquet'", param_hint="DATA")
+    opened = load(model)
+    if out is None:
+        stream = TableStream(sys.stdout.buffer, ".jsonl" if as_json else ".csv")
+        for part in opened.stream(data, **options):
+            stream.write(part)
+        stream.finish()
+        sys.stdout.buffer.flush()
+        return
+    written: Any = opened.predict(data, out, overwrite=overwrite, watcher=Bars(), **options)
+    if as_json:
+        seconds = round(time.monotonic() - started, 3)
+        print_json({"predictions": str(out), "rows": written.rows, "columns": written.columns, "seconds": seconds})
+    else:
+        say(f"{written.rows} predictions are in {out}.")
+
+
+def _predict_parts(model: Path, pattern: str, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Files that a pattern stands for, each by itself."""
+    from bedl._utils.errors import listed
+    from bedl.cli.console import Bars
+    from bedl.estimators.tabular.many_files import predict_parts
+
+    if out is None:
+        raise typer.BadParameter("several files need a folder for their predictions", param_hint="--out")
+    found = predict_parts(model, pattern, out, watcher=Bars("files"), **options)
+    rows = sum(part.rows for part in found.written)
+    if as_json:
+        counts = {"files": len(found.written), "rows": rows, "skipped": found.skipped, "changed": len(found.changed)}
+        print_json({"predictions": str(out), **counts})
+    else:
+        before = f" {found.skipped} files were done before." if found.skipped else ""
+        names = listed([part.name for part in found.changed])
+        again = f" Changed since, and predicted anew: {names}." if found.changed else ""
+        say(f"{rows} predictions of {len(found.written)} files are in {out}.{before}{again}")

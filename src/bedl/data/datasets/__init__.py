@@ -1,0 +1,1 @@
+"""Benchmark data: downloads, UCI tables, image sets, what scikit-learn brings along."""

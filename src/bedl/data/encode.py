@@ -1,0 +1,357 @@
+"""A table's columns → the numbers a network takes: decided once on the training table, the same ever after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bedl._utils.errors import DataError, listed, option
+from bedl.data import parsing
+from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict
+from bedl.data.profile import Progress, count_labels, decide, survey
+from bedl.data.readers import Table
+from bedl.data.target import Target, decide_target
+from bedl.evaluation import tasks
+
+__all__ = ["FeatureEncoder", "TableEncoder"]
+
+
+FORMAT = "bedl.data.encoder"
+VERSION = 2
+FOREIGN = ("error", "clip", "keep")
+
+
+class TableEncoder:
+    """How a table is read: which columns, as what, and the target.
+
+    Attributes:
+        columns: raw columns that the features are made of.
+        feature_names: names of the encoded features, in order.
+        target, target_columns: the target column, or the names of several in a row, and these as a list.
+        task: the name of the task, see `bedl.evaluation.tasks`.
+        classes, names: class names or None; what the entries of a prediction are called, classes or target columns.
+        notes: sentences on what was done with the columns.
+        n_rows: rows of the training table that have a target.
+        image_shape: shape of an image, if the features are its pixels.
+
+    Example:
+        >>> from bedl.data import open_table
+        >>> encoder = TableEncoder.fit(open_table("iris"), target="target")
+        >>> encoder.task, encoder.classes, encoder.n_features
+        ('classification', ['setosa', 'versicolor', 'virginica'], 4)
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        target: Target,
+        unused: Collection[str] = (),
+        notes: Sequence[str] = (),
+        n_rows: int = 0,
+        drop_missing_target: bool = False,
+        image_shape: tuple[int, ...] | None = None,
+    ):
+        self._columns, self._target, self._unused = list(columns), target, list(unused)
+        self.notes, self.n_rows = list(notes), n_rows
+        self.drop_missing_target, self.image_shape = drop_missing_target, image_shape
+        self.columns = [column.name for column in columns]
+        self.feature_names = _distinct([name for column in columns for name in column.features])
+        self.n_features = len(self.feature_names)
+        self.target, self.task, self.classes = target.name, target.task, target.classes
+        self.target_columns, self.names, self.target_shape = target.columns, target.names, target.shape
+
+    @classmethod
+    def fit(
+        cls,
+        table: Table,
+        target: str | Sequence[str],
+        task: str = "auto",
+        ignore: Collection[str] = (),
+        categorical: Collection[str] = (),
+        max_categories: int = 100,
+        drop_missing_target: bool = False,
+        progress: Progress | None = None,
+        decimal: str = "auto",
+    ) -> TableEncoder:
+        """Decides how to read the table, in one streaming pass, and a second one over columns of text.
+
+        Args:
+            table: the table to learn from.
+            target: the column to predict; or several, each of 0 and 1, yes and no, true and false.
+            task: the name of a task, or "auto": text, booleans and few distinct whole numbers are classes.
+            ignore: columns to leave out.
+            categorical: columns whose values are labels, even if they look like numbers.
+            max_categories: the most frequent ones get features of their own, the rest share one.
+            drop_missing_target: leave out rows without a target, instead of an error.
+            progress: called with the number of rows read, after every batch.
+            decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out.
+        """
+        if decimal not in ("auto", ".", ","):
+            raise DataError(f"decimal is 'auto', '.' or ',', not {decimal!r}")
+        targets = [target] if isinstance(target, str) else list(target)
+        _check_arguments(table, targets, task, ignore, categorical)
+        names = [name for name in table.columns if name not in ignore]
+        numeric = task != "auto" and tasks.get(task).column == "number"
+        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress, decimal)
+        own = {name: surveys.pop(name) for name in targets}
+        text = [name for name, column in surveys.items() if column.kind == "category"]
+        text += [name for name, column in own.items() if column.kind in ("category", "boolean")]
+        counts = count_labels(table, text, progress)
+        decided, notes = decide_target(own, counts, task, drop_missing_target)
+        columns: list[Column] = []
+        keep_constant = table.image_shape is not None  # an image keeps its corners
+        for name, column in surveys.items():
+            made, said = decide(column, counts.get(name), max_categories, name in categorical, keep_constant)
+            columns += [made] if made else []
+            notes += said
+        if not columns:
+            raise DataError(
+                f"{table.name} has no column left to predict {listed(targets)} from"
+                + "".join(f"; {note}" for note in notes)
+                + ". Add a column that tells something about the target"
+            )
+        used = {column.name for column in columns}
+        unused = [name for name in table.columns if name not in used and name not in targets]
+        shape = table.image_shape if len(columns) == np.prod(table.image_shape or (0,)) else None
+        rows = min(column.present for column in own.values())
+        return cls(columns, decided, unused, notes, rows, drop_missing_target, shape)
+
+    # -- batches → numbers ------------------------------------------------------------------------
+    def features(
+        self,
+        batch: pa.RecordBatch,
+        unseen: str = "error",
+        extra: str = "error",
+        first_row: int = 0,
+        foreign: str = "error",
+    ) -> np.ndarray:
+        """The features of a batch; its columns are found by name, in any order. float32, shape (rows, n_features)
+
+        Args:
+            unseen: "ignore" takes a category that training did not see as none, and a missing number as the mean.
+            extra: "ignore" leaves out columns that the training table did not have.
+            first_row: how many rows came before, for error messages.
+            foreign: what to do about numbers absurdly far from those of training: "error", "clip" with a warning, or
+                "keep".
+        """
+        if foreign not in FOREIGN:
+            raise DataError(f"on_foreign_values is one of {listed(list(FOREIGN))}, not {foreign!r}")
+        for name, choice in (("unseen", unseen), ("extra", extra)):
+            if choice not in ("error", "ignore"):
+                raise DataError(f"{name} is either 'error' or 'ignore', not {choice!r}")
+        self.check_columns(batch.schema.names, extra)
+        out = np.empty((len(batch), self.n_features), dtype=np.float32)
+        start = 0
+        for column in self._columns:
+            array = parsing.plain(batch.column(column.name))
+            end = start + len(column.features)
+            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore", foreign)
+            start = end
+        return out
+
+    def targets(self, batch: pa.RecordBatch, first_row: int = 0) -> np.ndarray:
+        """The targets of a batch: values or codes of the classes, as the task stores them. shape: (rows, *targets)"""
+        self._check_target(batch.schema.names)
+        return self._target.encode(batch, first_row)
+
+    def labelled(self, batch: pa.RecordBatch) -> np.ndarray:
+        """True where the target is not missing. shape: (rows,)"""
+        self._check_target(batch.schema.names)
+        return ~self._target.missing(batch)
+
+    def has_target(self, columns: Collection[str]) -> bool:
+        """Whether every target is among these columns."""
+        return set(self.target_columns) <= set(columns)
+
+    def check_columns(self, names: Sequence[str], extra: str = "error") -> None:
+        """An error unless a table with these columns can be encoded."""
+        absent = [name for name in self.columns if name not in names]
+        if absent:
+            raise DataError(
+                f"the table lacks {listed(absent)}, which the model was trained with. Add the column(s), with empty "
+                f"values if they are not known and training had such, or train again without "
+                f"({option('ignore', absent[:1])})"
+            )
+        if len(set(names)) < len(names):
+            raise DataError("the table has several columns of the same name. Give each column a name of its own")
+        new = sorted(set(names) - {*self.columns, *self._unused, *self.target_columns})
+        if new and extra == "error":
+            raise DataError(
+                f"training saw no column(s) {listed(new)}. Leave them out of the table, or ignore them "
+                f"({option('extra', 'ignore')})"
+            )
+
+    def _check_target(self, names: Sequence[str]) -> None:
+        if not self.has_target(names):
+            absent = [name for name in self.target_columns if name not in names]
+            raise DataError(f"the table lacks the target {listed(absent)}. Add the column to compare with it")
+
+    # -- as JSON ----------------------------------------------------------------------------------
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as values that JSON knows."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "columns": [column_to_dict(column) for column in self._columns],
+            "target": self._target.to_dict(),
+            "unused": self._unused,
+            "notes": self.notes,
+            "n_rows": self.n_rows,
+            "drop_missing_target": self.drop_missing_target,
+            "image_shape": None if self.image_shape is None else list(self.image_shape),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> TableEncoder:
+        """The inverse of `to_dict`."""
+        version = fields.get("version") if isinstance(fields, Mapping) else None
+        if version is None or fields.get("format") != FORMAT or not isinstance(version, int):
+            raise DataError("this is no description of a table encoder. Was the file edited, or is it another one?")
+        if version > VERSION:
+            raise DataError(
+                f"the table encoder was written by a newer bedl (format {version}; this one reads up to {VERSION}). "
+                "Upgrade: pip install --upgrade bedl"
+            )
+        try:
+            shape = fields["image_shape"]
+            check_types({key: fields[key] for key in _TYPES}, _TYPES)
+            if shape is not None and math.prod(shape) != len(fields["columns"]):
+                raise TypeError(f"image_shape is {shape} for {len(fields['columns'])} columns")
+            return cls(
+                [column_from_dict(column) for column in fields["columns"]],
+                Target.from_dict(fields["target"]),
+                unused=fields["unused"],
+                notes=fields["notes"],
+                n_rows=fields["n_rows"],
+                drop_missing_target=fields["drop_missing_target"],
+                image_shape=None if shape is None else tuple(shape),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise DataError(f"the description of the table encoder is damaged: {error!r}. Train again") from None
+
+
+_LIST = (list, NoneType)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "unused": (list,), "notes": (list,), "n_rows": (int,), "drop_missing_target": (bool,), "image_shape": _LIST
+}  # fmt: skip
+
+
+def _check_arguments(
+    table: Table, targets: Sequence[str], task: str, ignore: Collection[str], categorical: Collection[str]
+) -> None:
+    known = ["auto", *tasks.names()]
+    if task not in known:
+        raise DataError(f"the task is one of {listed(known)}, not {task!r}")
+    if not targets or len(set(targets)) < len(targets):
+        raise DataError(f"the targets are {listed(list(targets))}: name at least one, and each once")
+    for what, names in (("target", targets), ("ignored", ignore), ("categorical", categorical)):
+        unknown = [name for name in names if name not in table.columns]
+        if unknown:
+            near = get_close_matches(unknown[0], table.columns, n=1)
+            hint = f" Did you mean {listed(near)}?" if near else ""
+            raise DataError(
+                f"{table.name} has no column {listed(unknown)} (named as {what}).{hint} Choose among "
+                f"{listed(table.columns, 20)}{_unparted(table.columns, unknown[0])}"
+            )
+    both = [name for name in targets if name in ignore]
+    if both:
+        raise DataError(f"column {listed(both)} cannot be the target and be ignored. Leave out one of the two")
+
+
+def _unparted(columns: Sequence[str], name: str) -> str:
+    """What may be wrong if there is one column, and its name holds the one that was asked for."""
+    if len(columns) > 1 or name not in columns[0]:
+        return ""
+    return ". Are its columns parted by something else than commas, semicolons, tabulators or |? Save it with commas"
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The same names, numbered where they repeat: a column may be called like the feature of another."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return result
+
+
+# Columns of a table without its target → numbers: what estimators do with text, dates and missing values.
+
+
+MOST_CATEGORIES = 100  # of a column; the rest share a feature
+
+
+class FeatureEncoder:
+    """How the columns of a table become features; decided on the training table, the same ever after.
+
+    Attributes:
+        columns: how each column is encoded.
+        feature_names: of the encoded features, in order.
+        notes: sentences on what was done with the columns.
+
+    Example:
+        >>> import pandas
+        >>> from bedl.data import open_table
+        >>> frame = pandas.DataFrame({"size": [1.5, None, 2.0], "colour": ["red", "blue", "red"]})
+        >>> encoder = FeatureEncoder.fit(open_table(frame))
+        >>> encoder.feature_names
+        ['size', 'size_missing', 'colour=blue', 'colour=red']
+        >>> encoder(open_table(frame))[1]
+        array([1.75, 1.  , 1.  , 0.  ], dtype=float32)
+    """
+
+    def __init__(self, columns: Sequence[Column], notes: Sequence[str] = ()):
+        self.columns, self.notes = list(columns), list(notes)
+        self.feature_names = [name for column in columns for name in column.features]
+
+    @classmethod
+    def fit(cls, table: Table) -> FeatureEncoder:
+        """Decide how to read the columns, in one pass, and a second one over columns of text."""
+        surveys = survey(table, table.columns, (), (), numeric=False)
+        counts = count_labels(table, [name for name, column in surveys.items() if column.kind == "category"])
+        columns, notes = [], []
+        for name, column in surveys.items():
+            made, said = decide(column, counts.get(name), MOST_CATEGORIES, forced=False, keep_constant=False)
+            columns += [made] if made else []
+            notes += said
+        if not columns:
+            raise DataError("there is no column left to predict from" + "".join(f"; {note}" for note in notes))
+        return cls(columns, notes)
+
+    def __call__(self, table: Table, unseen: str = "error") -> np.ndarray:
+        """The features of all rows. shape: (rows, features), float32
+
+        Args:
+            table: with the columns of the training table; others are not looked at.
+            unseen: what to do about categories, or missing values, where training had none: "error" or "ignore".
+        """
+        absent = [column.name for column in self.columns if column.name not in table.columns]
+        if absent:
+            raise DataError(f"X lacks {listed(absent)}, which the model was trained with. Add the column(s)")
+        parts: list[np.ndarray] = []
+        for batch in table.batches(columns=[column.name for column in self.columns]):
+            out, start = np.empty((len(batch), len(self.feature_names)), dtype=np.float32), 0
+            first_row = sum(len(part) for part in parts)
+            for column in self.columns:
+                end = start + len(column.features)
+                values = parsing.plain(batch.column(column.name))
+                column.encode(values, out[:, start:end], Where(column.name, first_row), unseen == "ignore", "keep")
+                start = end
+            parts.append(out)
+        return np.concatenate(parts)
+
+    # -- as JSON ----------------------------------------------------------------------------------
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as values that JSON knows."""
+        return {"columns": [column_to_dict(column) for column in self.columns], "notes": self.notes}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> FeatureEncoder:
+        """The inverse of `to_dict`."""
+        return cls([column_from_dict(column) for column in fields["columns"]], [str(note) for note in fields["notes"]])

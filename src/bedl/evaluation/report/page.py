@@ -1,0 +1,253 @@
+"""The frame of every page: one HTML document that needs nothing else, no network, no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bedl._utils.io import refuse_unwritable, write_atomically
+from bedl.evaluation import tasks
+from bedl.evaluation.report.layout import (
+    INTERVALS,
+    POINTS,
+    Verdict,
+    count,
+    data,
+    headline,
+    number,
+    percent,
+    text,
+    verdict,
+)
+from bedl.evaluation.report.pages import Page, page_of
+from bedl.evaluation.report.parts import comparison_section, learning_section, maps_section
+from bedl.evaluation.tasks import Results, ResultsError, meanings, score
+
+__all__ = ["document", "of_classes", "of_detection", "of_targets", "render", "write_report"]
+
+
+def document(title: str, about: str, main: str) -> str:
+    """A whole page.
+
+    Args:
+        title: plain text.
+        about: facts in the head of the page, HTML: ``<div><dt>…</dt><dd>…</dd></div>`` each.
+        main: the content, HTML; the element with the id "content" is what a keyboard can skip to.
+    """
+    style, script = _asset("page.css"), _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # The page's own script and no other: even markup that slipped through could not run.
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{text(title, 120)}</title>
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#content">Skip to the plots</a>
+<header>
+<h1>{data(title, 120)}</h1>
+<button type="button" id="theme" hidden>Theme: auto</button>
+<dl class="about">{about}</dl>
+</header>
+<main>
+{main}
+</main>
+<footer>Made by bedl. This page is one file and loads nothing from elsewhere.</footer>
+<div id="tip" hidden></div>
+<div id="spoken" class="hidden" aria-live="polite"></div>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _asset(name: str) -> str:
+    return files("bedl.evaluation.report").joinpath(name).read_text(encoding="utf-8")
+
+
+# Results → one page of HTML that needs nothing else: no network, no other file.
+
+
+def render(
+    results: Results, scores: Mapping[str, Any] | None = None, comparison: Mapping[str, Any] | None = None
+) -> str:
+    """The page, as HTML.
+
+    Args:
+        results: what to show.
+        scores: further scores; by the names of `bedl.report.meanings` they replace the ones computed here, others,
+            numbers or text, are added to the headline.
+        comparison: of methods on the same data, as `bedl.compare` gives it; a section of its own.
+    """
+    if not isinstance(results, Results):
+        raise ResultsError(f"a report shows a record such as RegressionResults, not {type(results).__name__}")
+    page = page_of(results.task)
+    values: dict[str, Any] = {**score(results), **_checked(scores or {})}
+    baseline = tasks.get(results.task).baseline(results)
+    baselines = {"baseline": baseline, "linear model": {k: v for k, v in results.linear.items() if k in baseline}}
+    about = "".join(
+        f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results, page)
+    )
+    main = f"""{verdict(page.verdict(results, values))}
+{headline(values, getattr(results, "level", None), baselines)}
+<div class="cards" id="content" tabindex="-1">
+{"" if comparison is None else comparison_section(comparison)}
+{maps_section(results.maps)}{"".join(page.sections(results, values))}{learning_section(results.training)}
+</div>
+{_notes(results, page, bool(baseline))}"""
+    return document(results.title, about, main)
+
+
+def write_report(
+    results: Results,
+    path: str | os.PathLike[str],
+    *,
+    scores: Mapping[str, Any] | None = None,
+    comparison: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the page to a file, whole or not at all, and return its path.
+
+    Raises:
+        OutputExistsError: there is a file, and `overwrite` is False.
+    """
+    target = Path(path)
+    refuse_unwritable(target, overwrite)
+    write_atomically(target, render(results, scores, comparison).encode("utf-8"), overwrite)
+    return target
+
+
+def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = meanings()
+    for name, value in scores.items():
+        if name in known and not isinstance(value, (int, float, np.number)):
+            raise ResultsError(f"the score {name} must be a number, not {value!r}; text goes under a name of your own")
+    return scores
+
+
+def _facts(results: Results, page: Page) -> list[tuple[str, str]]:
+    facts = [("target", str(results.target_name)), *page.facts(results), ("rows", count(len(results)))]
+    if results.ood is not None:
+        facts.append(("out-of-domain rows", count(len(results.ood))))
+    return [*((str(name), str(value)) for name, value in results.about.items()), *facts]
+
+
+def _notes(results: Results, page: Page, baseline: bool) -> str:
+    """What the page cannot say, and why."""
+    rows, known = len(results), int(results.labelled.sum())
+    notes = [data(note, 400) for note in results.notes]
+    if known == 0:
+        notes.append(f"There are no {page.observed}: {page.needing_targets} cannot be computed and are left out.")
+    elif known < rows:
+        notes.append(
+            f"{count(known)} of {count(rows)} rows have {page.observed}; scores that need them use these rows."
+        )
+    if results.ood is None:
+        notes.append("No out-of-domain rows were given: how well foreign inputs are recognised is not shown.")
+    if max(rows, len(results.ood) if results.ood is not None else 0) > min(POINTS // 2, INTERVALS):
+        notes.append(
+            f"Plots show at most {count(POINTS)} points{page.drawn}, chosen at random but the same ones each time. "
+            "Scores and tables use all rows."
+        )
+    notes += page.notes(results)
+    if baseline and page.baseline:
+        notes.append(f"Baseline: {page.baseline}. A report does not know the training data.")
+    if results.linear:
+        notes.append(
+            "Linear model: a Bayesian ridge or logistic regression per fold that learned from the same rows, and is "
+            "one of the model's members."
+        )
+    notes.append("How uncertainty splits into its parts depends on the model, not on the data alone.")
+    items = "".join(f"<li>{note}</li>" for note in notes)
+    return f'<section class="card notes"><h2>Notes and limits</h2><ul>{items}</ul></section>'
+
+
+# What the numbers of a page come to, in sentences that need no statistics.
+
+
+CHANCE = 1.96  # standard errors that chance alone may explain
+CLOSE = 0.03  # farther off nobody would call a promise kept
+
+
+def of_targets(results: Any, scores: dict[str, float], baseline: dict[str, float]) -> list[Verdict]:
+    """Whether intervals hold what they promise, and whether predictions beat the mean."""
+    said: list[Verdict] = []
+    count, level = int(results.labelled.sum()), results.level
+    if "coverage" in scores:
+        chance = CHANCE * math.sqrt(level * (1 - level) / count) + 0.5 / count
+        held, promised = percent(scores["coverage"], 0), percent(level, 0)
+        if abs(scores["coverage"] - level) <= min(chance, CLOSE):
+            said.append(("good", f"Intervals hold what they promise: {held} of {promised}."))
+        elif abs(scores["coverage"] - level) <= chance:
+            said.append(("so", f"Intervals hold {held} and promise {promised}: {count} rows may do so by chance."))
+        elif scores["coverage"] < level:
+            said.append(("bad", f"Intervals are too narrow: they hold {held} of the targets and promise {promised}."))
+        else:
+            said.append(("so", f"Intervals are wider than they need be: they hold {held} and promise {promised}."))
+    if "rmse" in baseline and "rmse" in scores:
+        said.append(_against(scores["rmse"], baseline["rmse"]))
+    return said
+
+
+def _against(error: float, plain: float) -> Verdict:
+    both = f"RMSE {number(error, 3)} against {number(plain, 3)}"
+    if error < plain:
+        share = percent(1 - error / plain, 0)
+        return "good", f"Errors are {share} smaller than those of always saying the mean: {both}."
+    return "bad", f"Predictions are no better than always saying the mean: {both}."
+
+
+def of_classes(results: Any, scores: dict[str, float], baseline: dict[str, float]) -> list[Verdict]:
+    """Whether answers are right more often than the most frequent class, and as often as they say."""
+    some = results.labelled
+    if "accuracy" not in scores or not some.any():
+        return []
+    right, plain = scores["accuracy"], baseline.get("accuracy", 0.0)
+    name = results.class_names[int(np.bincount(results.observed[some]).argmax())]
+    said: list[Verdict] = [(
+        "good" if right > plain else "bad",
+        f"{percent(right)} of the answers are right; always saying {data(name, 30)} would be in {percent(plain)}.",
+    )]  # fmt: skip
+    confidence = results.probabilities[some].max(1).astype(float)
+    mean = float(confidence.mean())
+    chance = CHANCE * math.sqrt(float((confidence * (1 - confidence)).mean()) / int(some.sum())) + 0.5 / int(some.sum())
+    both = f"{percent(mean)} sure on average, and right in {percent(right)}"
+    if abs(mean - right) <= chance:
+        said.append(("good", f"The model is as sure as it should be: {both}."))
+    elif mean > right:
+        said.append(("bad", f"The model is too sure: {both}."))
+    else:
+        said.append(("so", f"The model is less sure than it could be: {both}."))
+    return said
+
+
+def of_detection(scores: dict[str, float]) -> list[Verdict]:
+    """Whether rows from elsewhere are noticed."""
+    if "ood_auroc" not in scores:
+        return []
+    names = {"ood_auroc": "all uncertainty", "ood_auroc_epistemic": "what is not known"}
+    best = max(scores["ood_auroc"], scores["ood_auroc_epistemic"])
+    each = " and ".join(f"{percent(scores[key], 0)} by {name}" for key, name in names.items())
+    rest = f"less sure than a familiar row in {each} (chance: 50\u00a0%)."
+    if best >= 0.9:
+        return [("good", f"Rows from elsewhere are noticed: {rest}")]
+    if best > 0.6:
+        return [("so", f"Rows from elsewhere are partly noticed: {rest}")]
+    return [("bad", f"Rows from elsewhere are not noticed: {rest}")]

@@ -1,0 +1,283 @@
+"""The plots and tables of a page on classes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bedl.evaluation import metrics
+from bedl.evaluation.report import svg
+from bedl.evaluation.report.layout import (
+    Cell,
+    Verdict,
+    card,
+    count,
+    data,
+    legend,
+    most_surprising,
+    most_uncertain,
+    number,
+    percent,
+    quantile_rows,
+    shorten,
+    table,
+)
+from bedl.evaluation.report.page import of_classes, of_detection
+from bedl.evaluation.report.pages import Page
+from bedl.evaluation.report.parts import KindWords, domains, kinds, said_of_parts
+from bedl.evaluation.tasks import get
+from bedl.evaluation.tasks.classification import ClassificationResults
+
+__all__ = ["KINDS", "PAGE", "sections", "verdict"]
+
+
+CLASSES_SHOWN = 15  # in the confusion matrix; beyond, its cells hold no number that could be read
+CURVE_POINTS = 400
+MISTAKES = 12
+KINDS = KindWords("entropy", "entropy", "in nats", squared=False)
+
+
+def sections(results: ClassificationResults, scores: dict[str, float]) -> list[str]:
+    """Every section that the results allow, in the order of the page."""
+    parts = [kinds(results, KINDS)]
+    if results.labelled.any():
+        parts.append(_reliability(results, scores))
+    parts.append(_entropy(results, scores))
+    if results.labelled.any():
+        parts += [_refusing(results), *_confusion(results)]
+    parts.append(most_uncertain(results, "Most uncertain examples", _row(results)))
+    how = "least probability of the true class"
+    parts.append(most_surprising(results, "Most surprising examples", _row(results), how))
+    if results.ood is not None:
+        parts.append(most_uncertain(results.ood, "Most uncertain examples, out-of-domain", _row(results.ood)))
+    return [part for part in parts if part]
+
+
+def verdict(results: ClassificationResults, scores: dict[str, float]) -> list[Verdict]:
+    """What the numbers come to."""
+    said = of_classes(results, scores, get(results.task).baseline(results))
+    return [*said, ("so", said_of_parts(results, KINDS)), *of_detection(scores)]
+
+
+def _reliability(results: ClassificationResults, scores: dict[str, float]) -> str:
+    some = results.labelled
+    curve = metrics.reliability_curve(results.observed[some], results.probabilities[some])
+    full = curve.counts > 0
+    frame = svg.Frame(0, 1, 0, 1, bottom=196)
+    below = svg.Frame(0, 1, 0, 1.05 * float(curve.counts.max()), top=206)
+    tips = [
+        f"confidence {percent(a)} to {percent(b)}: {count(n)} rows"
+        + (f", mean confidence {percent(c)}, {percent(r)} right" if n else "")
+        for a, b, n, c, r in zip(curve.edges[:-1], curve.edges[1:], *curve[1:], strict=True)
+    ]
+    tips_full = [tip for tip, some_rows in zip(tips, full, strict=True) if some_rows]
+    gaps = svg.whiskers(frame, curve.confidence[full], curve.confidence[full], curve.accuracy[full])
+    plot = svg.figure(
+        below,
+        svg.grid_lines(frame, [0, 0.25, 0.5, 0.75, 1], lambda v: f"{100 * v:g} %"),
+        svg.line(frame, [0, 1], [0, 1], "ref"),
+        gaps,
+        svg.line(frame, curve.confidence[full], curve.accuracy[full]),
+        svg.scatter(frame, curve.confidence[full], curve.accuracy[full], "a solid", tips_full, size=3.6),
+        svg.bars(below, curve.edges, curve.counts, "a", tips),
+        name="Reliability: accuracy against confidence, and how many rows there are",
+        x_label="confidence: probability of the predicted class",
+        y_label="accuracy (above), rows (below)",
+        x_format=lambda v: f"{100 * v:g} %",
+        y_format=_short,
+        y_ticks=svg.ticks(0, below.y_high, 2)[1:],
+    )
+    rows = [
+        [f"{percent(a)} – {percent(b)}", count(n), percent(c), percent(r), percent(r - c).replace("-", "−")]
+        for a, b, n, c, r in zip(curve.edges[:-1], curve.edges[1:], *curve[1:], strict=True)
+    ]
+    head = ["confidence", "rows", "mean confidence", "accuracy", "accuracy − confidence"]
+    how = (
+        "On the dashed diagonal, 80\u00a0% sure means right in 80\u00a0% of cases; below it the model is too sure. "
+        f"Bars: how many rows. ECE {percent(scores['ece'])}."
+    )
+    return card("Reliability", how, plot, numbers=table("Rows by confidence, 15 bins", head, rows))
+
+
+def _short(value: float) -> str:
+    return f"{value / 1000:g}k" if value >= 1000 else number(value)
+
+
+def _curve(values: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray]:
+    """The ECDF from 0 to the top, thinned to what a plot can show."""
+    x, share = metrics.ecdf(np.clip(values, 0, top))
+    if len(x) > CURVE_POINTS:
+        keep = np.unique(np.linspace(0, len(x) - 1, CURVE_POINTS).astype(int))
+        x, share = x[keep], share[keep]
+    return np.r_[0, x, top], np.r_[0, share, 1]
+
+
+def _entropy(results: ClassificationResults, scores: dict[str, float]) -> str:
+    top = math.log(len(results.class_names))
+    frame = svg.Frame(0, top * 1.001, 0, 1)
+    sets = domains(results)
+    marks = []
+    for kind, name, part in sets:
+        marks.append(svg.steps(frame, *_curve(part.entropy, top), kind))
+        at = np.linspace(0, top, 11)
+        share = np.searchsorted(np.sort(part.entropy), at + 1e-9, side="right") / len(part)
+        tips = [
+            f"{name}: {percent(s)} of rows have entropy up to {number(a, 3)} nats"
+            for a, s in zip(at, share, strict=True)
+        ]
+        marks.append(svg.scatter(frame, at, share, kind, tips))
+    plot = svg.figure(
+        frame,
+        *marks,
+        name="Cumulative distribution of the predictive entropy",
+        x_label=f"entropy in nats (uniform: log {len(results.class_names)} = {number(top, 3)})",
+        y_label="share of rows at or below",
+        y_format=lambda v: f"{100 * v:g} %",
+    )
+    how = "A curve that rises early belongs to sure answers, one that rises late to unsure ones."
+    head, values = ["entropy in nats"], []
+    for _, name, part in sets:
+        head.append(name)
+        values.append(part.entropy)
+    rows = quantile_rows(values)
+    rows.append(
+        ["ECDF-AUC = log C − mean", *(number(scores[key]) for key in ("ecdf_auc", "ood_ecdf_auc")[: len(sets)])]
+    )
+    numbers = table("Entropy of the predicted probabilities, all rows", head, rows)
+    if results.ood is not None:
+        how += (
+            " Out-of-domain rows should be unsure: far right and below. Told apart by entropy: AUROC "
+            f"{number(scores['ood_auroc'])}, AUPR {number(scores['ood_aupr'])}, FPR95 {percent(scores['ood_fpr95'])}."
+        )
+        numbers += _detection_table(results, scores)
+    key = legend(*((f"line {kind}", name) for kind, name, _ in sets))
+    return card(
+        "Entropy, in- and out-of-domain" if results.ood is not None else "Entropy", how, plot, key=key, numbers=numbers
+    )
+
+
+def _detection_table(results: ClassificationResults, scores: dict[str, float]) -> str:
+    assert results.ood is not None
+    known, foreign = results.epistemic_entropy, results.ood.epistemic_entropy
+    total = [scores["ood_auroc"], scores["ood_aupr"], scores["ood_fpr95"]]
+    epistemic = [scores["ood_auroc_epistemic"], metrics.aupr(known, foreign), metrics.fpr_at_tpr(known, foreign)]
+    rows = [
+        [name, number(values[0]), number(values[1]), percent(values[2])]
+        for name, values in (("total entropy", total), ("epistemic entropy", epistemic))
+    ]
+    return table("Out-of-domain rows told from in-domain ones", ["by", "AUROC", "AUPR", "FPR95"], rows)
+
+
+def _refusing(results: ClassificationResults) -> str:
+    some = results.labelled
+    wrong = results.predicted[some] != results.observed[some]
+    curve = metrics.risk_coverage(wrong, results.entropy[some])
+    n = len(curve.risk)
+    keep = np.unique(np.linspace(0, n - 1, min(n, CURVE_POINTS)).astype(int))
+    frame = svg.Frame(0, 1, 0, 1.1 * float(curve.risk.max()) or 1.0)
+    at = np.unique(np.maximum(np.round(np.linspace(0.1, 1, 10) * n).astype(int), 1)) - 1
+    tips = [
+        f"{percent(c)} of rows answered: {percent(r)} of these wrong"
+        for c, r in zip(*(v[at] for v in curve), strict=True)
+    ]
+    plot = svg.figure(
+        frame,
+        svg.line(frame, curve.coverage[keep], curve.risk[keep]),
+        svg.scatter(frame, curve.coverage[at], curve.risk[at], "a solid", tips, size=3.2),
+        name="Error among the most certain rows, against the share of rows answered",
+        x_label="share of rows answered, most certain first",
+        y_label="wrong among these",
+        x_format=lambda v: f"{100 * v:g} %",
+        y_format=lambda v: f"{100 * v:.3g} %",
+    )
+    rows = [[percent(c), percent(r), percent(1 - r)] for c, r in zip(*(v[at] for v in curve), strict=True)]
+    how = (
+        "What remains wrong if the rows with the highest entropy are left to someone else; it should fall to the left."
+    )
+    numbers = table("Refusing the most uncertain rows", ["answered", "wrong among these", "right among these"], rows)
+    return card("Refusing to answer", how, plot, numbers=numbers)
+
+
+def _confusion(results: ClassificationResults) -> list[str]:
+    some = results.labelled
+    classes = len(results.class_names)
+    counts = metrics.confusion(results.observed[some], results.predicted[some], classes)
+    names = [str(name) for name in results.class_names]
+    shown = [shorten(name, 40) for name in names]
+    off = counts.copy()
+    np.fill_diagonal(off, 0)
+    worst = [divmod(int(i), classes) for i in np.argsort(-off.ravel(), kind="stable")[:MISTAKES] if off.ravel()[i] > 0]
+    rows = [[data(names[i], 40), data(names[j], 40), count(off[i, j]),
+             percent(off[i, j] / counts[i].sum())] for i, j in worst]  # fmt: skip
+    how = "Recall: of the rows of a class, how many are found. Precision: of the answers, how many are right."
+    if classes > CLASSES_SHOWN:
+        how += f" The {CLASSES_SHOWN} classes with the lowest recall; a confusion matrix of all would not be legible."
+    how += "" if rows else " No row was put into a wrong class."
+    head = ["true class", "predicted as", "rows", "of the true class"]
+    listed = table(f"The most frequent mistakes, at most {MISTAKES} pairs", head, rows) if rows else ""
+    tables = f'<div class="tables">{_recall(results, counts)}{listed}</div>'
+    by_class = card("Class by class", how, tables, wide=classes > CLASSES_SHOWN)  # then there is none beside it
+    if classes > CLASSES_SHOWN:
+        return [by_class]
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    cells = [["" if n == 0 else str(n) if n < 100_000 else f"{n // 1000}k" for n in row] for row in counts.tolist()]
+    tips = [
+        [f"true {shown[i]}, predicted {shown[j]}: {count(counts[i, j])} rows, {percent(shares[i, j])}"
+         for j in range(classes)] for i in range(classes)
+    ]  # fmt: skip
+    plot = svg.heat_map(
+        shares, cells, names, tips, name="Confusion matrix: true class by row, predicted class by column"
+    )
+    matrix = table(
+        "Rows by true class (down) and predicted class (across)",
+        ["true", *(data(name, 20) for name in names)],
+        [[data(names[i], 20), *(count(n) for n in counts[i])] for i in range(classes)],
+    )
+    how = "Rows are true classes, columns predicted ones; mistakes lie off the diagonal. Darker: more of the row."
+    return [card("Confusion", how, plot, numbers=matrix), by_class]
+
+
+def _recall(results: ClassificationResults, counts: np.ndarray) -> str:
+    """A table of recall and precision of each class, the worst first. counts shape: (true, predicted)"""
+    true, said, right = counts.sum(1), counts.sum(0), counts.diagonal()
+    recall = right / np.maximum(true, 1)
+    rows = []
+    for i in [int(i) for i in np.argsort(recall, kind="stable") if true[i]][:CLASSES_SHOWN]:
+        entropy = float(results.entropy[results.observed == i].mean())
+        precision = percent(right[i] / said[i]) if said[i] else "–"
+        rows.append(
+            [data(results.class_names[i], 40), count(true[i]), percent(recall[i]), precision, number(entropy, 3)]
+        )
+    return table("Each class, the worst first", ["class", "rows", "recall", "precision", "mean entropy"], rows)
+
+
+def _row(results: ClassificationResults) -> dict[str, Cell]:
+    """What an example says."""
+    predicted = results.predicted
+
+    def said(row: int) -> str:
+        chosen = predicted[row]
+        return f"{data(results.class_names[chosen], 30)} ({percent(float(results.probabilities[row, chosen]))})"
+
+    columns: dict[str, Cell] = {"predicted": said}
+    if results.labels is not None:
+        labels = results.labels
+        columns["true"] = lambda row: data(results.class_names[int(labels[row])], 30) if labels[row] >= 0 else "–"
+    columns["entropy"] = lambda row: f"{number(float(results.entropy[row]), 3)} nats"
+    columns["epistemic"] = lambda row: f"{number(float(results.epistemic_entropy[row]), 3)} nats"
+    return columns
+
+
+PAGE = Page(
+    sections=sections,
+    notes=lambda results: [
+        "Entropies are in nats (natural logarithm); aleatoric + epistemic = total, where aleatoric is of classes that "
+        "overlap and epistemic of what is not known, lack of evidence and network together."
+    ],
+    observed="labels",
+    needing_targets="likelihood, accuracy, reliability, refusal and confusion",
+    verdict=verdict,
+    baseline="the frequencies of the classes among the labels on this page, for every row",
+    facts=lambda results: [("classes", str(len(results.class_names)))],
+)

@@ -1,0 +1,307 @@
+"""What the uncertainty is made of, at a glance: noise, too little evidence, a network that could be otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bedl.evaluation.report import layout, svg
+from bedl.evaluation.report.layout import card, count, data, legend, number, percent, quantile_rows, table, text
+from bedl.evaluation.tasks import Maps, Results, meanings
+
+__all__ = ["KindWords", "comparison_section", "domains", "kinds", "learning_section", "maps_section", "said_of_parts"]
+
+
+BARS = 48  # in all
+GAP = 0.06  # between the two sets of rows, of the width of one
+THREE = (
+    ("noise", "data", "noise: more data will not help"),
+    ("evidence", "distributional", "little evidence here"),
+    ("network", "model", "the network could be otherwise"),
+)
+TWO = (("noise", "aleatoric", THREE[0][2]), ("evidence", "epistemic", "not known: more data would help"))
+
+
+class KindWords(NamedTuple):
+    """What a task calls its uncertainty."""
+
+    total: str  # the field of the record
+    quantity: str  # what it is
+    unit: str
+    squared: bool  # whether squares of the parts add up, not the parts themselves
+
+
+def domains(results: Any) -> list[tuple[str, str, Any]]:
+    """The sets of rows that there are: (kind of the mark, name, results)."""
+    return [("a", "in-domain", results)] + ([("b", "out-of-domain", results.ood)] if results.ood is not None else [])
+
+
+def _told_apart(results: Any) -> tuple[tuple[str, str, str], ...]:
+    """The parts that every set of rows has: three of them, or two."""
+    return THREE if all(part.parts for _, _, part in domains(results)) else TWO
+
+
+def _values(part: Any, named: tuple[tuple[str, str, str], ...], words: KindWords) -> list[np.ndarray]:
+    """The parts of one set of rows. shapes: (n,)"""
+    return [np.asarray(getattr(part, f"{name}_{words.quantity}"), float) for _, name, _ in named]
+
+
+def _shares(values: list[np.ndarray], squared: bool) -> np.ndarray:
+    """Of how much of the total each part is. shape: (parts, n)"""
+    stacked = np.maximum(np.stack(values), 0.0) ** (2 if squared else 1)  # rounding may leave less than 0
+    total = stacked.sum(0)
+    return stacked / np.where(total > 0, total, 1.0)
+
+
+def said_of_parts(results: Any, words: KindWords) -> str:
+    """One sentence: how much of all uncertainty each part is."""
+    values = _values(results, THREE if results.parts else TWO, words)
+    sizes = [float((np.maximum(v, 0.0) ** (2 if words.squared else 1)).sum()) for v in values]
+    if not sum(sizes):
+        return "No row has any uncertainty."
+    names = ("noise", "lack of evidence", "the network itself") if len(sizes) == 3 else ("noise", "what is not known")
+    said = [f"{percent(size / sum(sizes), 0)} {name}" for size, name in zip(sizes, names, strict=True)]
+    return f"Uncertainty of these rows is {', '.join(said[:-1])} and {said[-1]}."
+
+
+def kinds(results: Results, words: KindWords) -> str:
+    """A card with the stacked view, and the quantiles of the parts."""
+    sets, named = domains(results), _told_apart(results)
+    top = max(float(np.max(getattr(part, words.total))) for _, _, part in sets)
+    frame = svg.Frame(0, len(sets) + (len(sets) - 1) * GAP, 0, 1.05 * top if top > 0 else 1.0)
+    marks: list[str] = []
+    for i, (_, name, part) in enumerate(sets):
+        marks += _stack(frame, part, name, words, i * (1 + GAP), BARS // len(sets), named)
+    starts = [i * (1 + GAP) for i in range(len(sets))]
+    plot = svg.figure(
+        frame,
+        *marks,
+        name=f"{words.quantity.capitalize()} of the rows, from the most certain to the least, by what it is made of",
+        x_label="rows, the most certain to the left",
+        y_label=f"{words.quantity}, {words.unit}",
+        x_ticks=[start + 0.5 for start in starts],
+        x_format=lambda at: sets[int(at)][1] if len(sets) > 1 else "all rows",
+    )
+    head, columns = [words.quantity], []
+    for _, name, part in sets:
+        head += [f"{kind}, {name}" for _, kind, _ in named] + [f"total, {name}"]
+        columns += [*_values(part, named, words), getattr(part, words.total)]
+    numbers = table(f"{words.quantity.capitalize()} {words.unit}, all rows", head, quantile_rows(columns))
+    how = f"A bar is a group of rows, its height their {words.quantity}, its colours what that is made of"
+    how += ", in proportion to the variances." if words.squared else "."
+    key = legend(*((f"bar {kind}", said) for kind, _, said in named))
+    return card("What the uncertainty is made of", how, plot, key=key, numbers=numbers)
+
+
+def _stack(
+    frame: svg.Frame,
+    part: Any,
+    name: str,
+    words: KindWords,
+    start: float,
+    bars: int,
+    named: tuple[tuple[str, str, str], ...],
+) -> list[str]:
+    """The bars of one set of rows, a layer for each part."""
+    total = np.asarray(getattr(part, words.total), float)
+    shares = _shares(_values(part, named, words), words.squared)
+    groups = [group for group in np.array_split(np.argsort(total, kind="stable"), min(bars, len(total))) if len(group)]
+    edges = start + np.linspace(0, 1, len(groups) + 1)
+    height = np.array([total[group].mean() for group in groups])
+    layers = np.stack([(shares[:, group] * total[group]).mean(1) for group in groups], 1)  # shape: (parts, groups)
+    begins = np.cumsum([0, *map(len, groups[:-1])]) / len(total)
+    tips = [
+        f"{name}, {percent(begin, 0)} to {percent(begin + len(group) / len(total), 0)} of the rows: "
+        f"{words.quantity} {number(h, 3)}, of it "
+        + ", ".join(f"{kind} {percent(v / h if h else 0.0, 0)}" for (_, kind, _), v in zip(named, column, strict=True))
+        for begin, group, h, column in zip(begins, groups, height, layers.T, strict=True)
+    ]
+    base, drawn = np.zeros(len(groups)), []
+    for (kind, _, _), layer in zip(named, layers, strict=True):
+        drawn.append(svg.bars(frame, edges, layer, kind, tips, base=base))
+        base = base + layer
+    return drawn
+
+
+# A section that compares methods: a line each, the best first.
+
+
+SHOWN = ("nll", "rmse", "accuracy", "coverage", "calibration_error", "ece", "ood_auroc")
+TIMES = {"fit_seconds": "fit, s", "predict_seconds": "1,000 rows, s"}
+
+
+def comparison_section(comparison: Mapping[str, Any]) -> str:
+    """The comparison as a section of a page.
+
+    Args:
+        comparison: ``summary``, a row per method as `bedl.compare` has them, ``constant``, ``refused``.
+    """
+    summary = comparison["summary"]
+    names = [name for name in SHOWN if any(name in row for row in summary)]
+    known = meanings()
+    head = ["method", *(known[name].label for name in names), *TIMES.values()]
+    rows = [[data(row["method"], 40), *(_cell(row, name) for name in names), *(_cell(row, t) for t in TIMES)]
+            for row in summary]  # fmt: skip
+    constant = comparison.get("constant") or {}
+    if constant:
+        cells = [_cell(constant, name) for name in names]
+        rows.append(["one answer for all", *cells, "", ""])
+    splits = max((row["splits"] for row in summary), default=0)
+    how = (
+        f"All methods learned from the same {splits} splits of the data; ± is the standard error of the mean. The best "
+        "by negative log-likelihood comes first, and is the one that this page shows."
+    )
+    if comparison.get("tied"):
+        how += f" Tied with it, within a standard error of the difference: {data(', '.join(comparison['tied']), 200)}."
+    notes = [
+        f"<li>{data(row['method'], 40)} failed: {data(row['error'], 200)}</li>" for row in summary if "error" in row
+    ]
+    notes += [f"<li>{data(why, 300)}</li>" for why in comparison.get("refused", {}).values()]
+    below = f"<details><summary>Not in the table, and why</summary><ul>{''.join(notes)}</ul></details>" if notes else ""
+    caption = f"{len(summary)} methods"
+    return (
+        f'<section class="card wide"><h2>Methods compared</h2><p class="how">{how}</p>'
+        f"{table(caption, head, rows)}{below}</section>"
+    )
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    if value is None or not math.isfinite(value):
+        return "–"
+    share = name in meanings() and meanings()[name].share
+    shown = percent(value) if share else number(value, 3 if name in TIMES else 4)
+    error = row.get(f"{name}_se")
+    if not error or name in TIMES:
+        return shown
+    return f"{shown} <small>± {percent(error) if share else number(error, 2)}</small>"
+
+
+# A section on how the model was learned: what was chosen, the course of its loss, the settings.
+
+
+def learning_section(training: Mapping[str, Any]) -> str:
+    """The section, or nothing where nothing is known.
+
+    Args:
+        training: ``chosen``, a sentence; ``loss``, of each epoch on points learned from; ``val_nll``, of each epoch on
+            points held out, if some were; ``settings``, by name.
+    """
+    loss = np.asarray(training.get("loss", ()), dtype=np.float64)
+    if not training or not np.isfinite(loss).all():
+        return ""
+    how = data(str(training.get("chosen", "")), 300)
+    plot = _curve(loss, np.asarray(training.get("val_nll", ()), dtype=np.float64)) if len(loss) > 1 else ""
+    rows = [[data(str(name), 40), data(str(value), 120)] for name, value in training.get("settings", {}).items()]
+    numbers = table("What the fit was asked for", ["setting", "value"], rows) if rows else ""
+    return card("How it was learned", how, plot, numbers=numbers)
+
+
+def _curve(loss: np.ndarray, held_out: np.ndarray) -> str:
+    """The mean loss of the members after each epoch, and that of points held out."""
+    held_out = held_out if len(held_out) == len(loss) and np.isfinite(held_out).all() else np.empty(0)
+    both = np.concatenate([loss, held_out])
+    # the first epochs would flatten all others
+    high = float(max(np.quantile(both, 0.95), both[-1]))
+    low = float(both.min())
+    room = 0.05 * (high - low or 1.0)
+    frame = svg.Frame(1, len(loss), low - room, high + room)
+    epochs = np.arange(1, len(loss) + 1)
+    marks = [svg.line(frame, epochs, loss.clip(max=high))]
+    if len(held_out):
+        marks.append(svg.line(frame, epochs, held_out.clip(max=high), "b"))
+    at = np.unique(np.linspace(0, len(loss) - 1, 12).astype(int))
+    tips = [f"epoch {count(epochs[i])}: loss {number(loss[i])}" for i in at]
+    marks.append(svg.scatter(frame, epochs[at], loss[at].clip(max=high), "a solid", tips, size=3.2))
+    return svg.figure(
+        frame, *marks, name="Loss after each epoch of training", x_label="epoch", y_label="loss",
+    )  # fmt: skip
+
+
+# Images beside what was predicted for them, and the three parts of the uncertainty as maps.
+
+
+SIZE = 128  # of a map on the page
+# from none to much, as bright as it is large on any screen: dark blue, violet, orange, pale yellow
+RAMP = np.array([[12, 16, 60], [88, 28, 120], [186, 60, 90], [246, 140, 40], [252, 240, 160]], float)
+# told apart by those who see no red or green, too (Okabe and Ito)
+CLASSES = np.array(
+    [[40, 44, 52], [230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178], [213, 94, 0],
+     [204, 121, 167], [160, 160, 160], [120, 80, 40]], np.uint8,
+)  # fmt: skip
+UNKNOWN = np.array([255, 255, 255], np.uint8)
+
+
+def maps_section(maps: Maps | None) -> str:
+    """A card with a line for each image; nothing where there are none."""
+    if maps is None or not len(maps.predicted):
+        return ""
+    largest = {name: float(part.max()) or 1.0 for name, part in maps.parts.items()}
+    heads = ["", "image", *(["true"] if maps.observed is not None else []), "predicted"]
+    heads += [f"{text(name)}<br><small>0 – {number(most, 2)}</small>" for name, most in largest.items()]
+    lines = "".join(_line(maps, i, largest) for i in range(len(maps.predicted)))
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    said = {name: why for _, name, why in THREE}
+    how = "; ".join(f"<b>{text(name)}</b>: {text(said[name])}" for name in maps.parts if name in said)
+    return (
+        f'<section class="card wide"><h2>Images and maps of their uncertainty</h2><p class="how">The images with the '
+        f"largest mean uncertainty, the most uncertain first. {how}.</p>{_legend(maps)}"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="maps"><table class="maps">'
+        f"<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div></section>"
+    )
+
+
+def _line(maps: Maps, i: int, largest: dict[str, float]) -> str:
+    row = int(maps.index[i]) if len(maps.index) else i
+    cells = [_picture(maps.images[i], f"image {row + 1}")]
+    shown = [("true", maps.observed)] if maps.observed is not None else []
+    for name, values in [*shown, ("predicted", maps.predicted)]:
+        cells.append(_picture(_drawn(maps, values[i]), f"{name}, image {row + 1}"))
+    for name, part in maps.parts.items():
+        said = f"{name}, image {row + 1}: mean {number(float(part[i].mean()), 3)} {maps.unit}"
+        cells.append(_picture(ramp(part[i] / largest[name]), said))
+    return f'<tr><th scope="row">{count(row + 1)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _picture(image: np.ndarray, alt: str) -> str:
+    return f'<img src="{layout.data_uri(image)}" alt="{text(alt)}" title="{text(alt)}" width="{SIZE}" height="{SIZE}">'
+
+
+def _drawn(maps: Maps, values: np.ndarray) -> np.ndarray:
+    """Classes in their colours, values as shades of what all maps have. shape: (H, W) -> (3, H, W)"""
+    if maps.names is None:
+        low, high = float(np.min(maps.predicted)), float(np.max(maps.predicted))
+        return ramp((values - low) / ((high - low) or 1.0))
+    colours = np.where((values < 0)[..., None], UNKNOWN, CLASSES[values.astype(int) % len(CLASSES)])
+    return np.moveaxis(colours, -1, 0)
+
+
+def ramp(share: np.ndarray) -> np.ndarray:
+    """Numbers from 0 to 1 as colours. shape: (H, W) -> (3, H, W), uint8
+
+    >>> ramp(np.array([[0.0, 1.0]]))[:, 0].T.tolist()
+    [[12, 16, 60], [252, 240, 160]]
+    """
+    at = np.clip(np.nan_to_num(share), 0, 1) * (len(RAMP) - 1)
+    channels = [np.interp(at, np.arange(len(RAMP)), RAMP[:, c]) for c in range(3)]
+    return np.stack(channels).round().astype(np.uint8)
+
+
+def _legend(maps: Maps) -> str:
+    strip = (
+        f'<img src="{layout.data_uri(ramp(np.linspace(0, 1, 96)[None].repeat(8, 0)))}" alt="" width="96" height="10">'
+    )
+    items = [f"<li>uncertainty, {text(maps.unit)}: none {strip} the most in its column</li>"]
+    for i, name in enumerate(maps.names or ()):
+        square = _square(CLASSES[i % len(CLASSES)])
+        items.append(f'<li><img src="{square}" alt="" width="12" height="12">{data(name, 30)}</li>')
+    if maps.names is not None and maps.observed is not None and (maps.observed < 0).any():
+        items.append(f'<li><img src="{_square(UNKNOWN)}" alt="" width="12" height="12">not labelled</li>')
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _square(colour: np.ndarray) -> str:
+    return layout.data_uri(colour[:, None, None].repeat(2, 1).repeat(2, 2))

@@ -1,0 +1,55 @@
+"""What can be predicted, one module each: numbers, classes, … A task says once what its predictions are called.
+
+    task = bedl.evaluation.tasks.get("regression")
+    task.outputs             # what models and ONNX files give, by name and unit
+    task.columns(outputs)    # the same as the columns of a table
+    task.results(outputs)    # the same as a record to be scored and shown
+    task.scores(record)
+
+A task is a module of this package whose name does not begin with an underscore, and in it a value `TASK`: to add one is
+to add a file. No torch in here, and no model.
+"""
+
+from __future__ import annotations
+
+from bedl.evaluation.tasks.base import (
+    Meaning,
+    Output,
+    Quantities,
+    Task,
+    UnknownTaskError,
+    automatic,
+    get,
+    held_out_factor,
+    meanings,
+    names,
+    score,
+    with_intervals,
+)
+from bedl.evaluation.tasks.maps import Maps, map_results
+from bedl.evaluation.tasks.results import Examples, Results, ResultsError, concatenate
+
+__all__ = [
+    # what there is
+    "automatic",
+    "get",
+    "names",
+    # what a task is
+    "Output",
+    "Quantities",
+    "Task",
+    # records of predictions, and their scores
+    "Examples",
+    "Maps",
+    "Meaning",
+    "Results",
+    "concatenate",
+    "held_out_factor",
+    "map_results",
+    "meanings",
+    "score",
+    "with_intervals",
+    # errors
+    "ResultsError",
+    "UnknownTaskError",
+]

@@ -1,0 +1,361 @@
+"""What every task says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+import bedl.evaluation.tasks
+from bedl._utils.errors import BEDLError
+from bedl.evaluation import metrics
+
+if TYPE_CHECKING:
+    from bedl.evaluation.tasks.results import Results
+
+__all__ = [
+    "DETECTION",
+    "Meaning",
+    "Output",
+    "Quantities",
+    "Task",
+    "UnknownTaskError",
+    "automatic",
+    "detection",
+    "get",
+    "held_out_factor",
+    "meanings",
+    "names",
+    "names_for",
+    "score",
+    "with_intervals",
+]
+
+
+Quantities = Mapping[str, np.ndarray]
+"""What is predicted for some points: the outputs of a task by name, and, where the model can say them exactly,
+``lower`` and ``upper`` end of the interval, ``log_density`` of the observed targets and ``cdf`` at them.
+shapes: (n, names) or (n,)
+"""
+
+
+class UnknownTaskError(BEDLError, ValueError):
+    """There is no task of that name."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of a model.
+
+    Attributes:
+        unit: "target" (that of the target), "target²" (a variance), "probability", "probability²" or "nats".
+        per_name: whether there is an entry for each class or target, shape (n, names), or one per point, shape (n,).
+        optional: whether files that were written before this output existed are read all the same.
+    """
+
+    unit: str
+    per_name: bool = True
+    optional: bool = False
+
+
+class Task:
+    """Base of the tasks. A subclass states the attributes, and how outputs become columns, a record and scores.
+
+    Attributes:
+        name: what the task is called, which is also the name of its module.
+        outputs: what models predict, by name: the outputs of an ONNX file, and of `Predictive.outputs()`.
+        column: what a target column holds: a "number", a "class", or, several columns together, "binary" values.
+        automatic: whether this is the task for such columns when nobody names one.
+        missing: what stands for a target that is not known.
+        dtype: how targets are stored.
+        estimator: name of the class in `bedl.estimators` that learns it.
+        options: what is passed to that class.
+        record: the class of its records, see `Results`.
+        observed: the field of a record that holds the targets.
+        work: numbers that are held at once for each class or target of a point while it is predicted.
+        meanings: the scores by name, and how they are shown.
+    """
+
+    name: ClassVar[str]
+    outputs: ClassVar[Mapping[str, Output]]
+    column: ClassVar[Literal["number", "class", "binary"]]
+    automatic: ClassVar[bool] = True
+    missing: ClassVar[float]
+    dtype: ClassVar[type]
+    estimator: ClassVar[str]
+    options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    record: ClassVar[type[Results]]
+    observed: ClassVar[str] = "y"
+    work: ClassVar[int] = 1
+    meanings: ClassVar[Mapping[str, Meaning]]
+
+    # -- targets ----------------------------------------------------------------------------------
+    @property
+    def named(self) -> Literal["class", "target"]:
+        """What the entries of an output are: classes of one target, or targets."""
+        return "class" if self.column == "class" else "target"
+
+    def describe(self, names: Sequence[Any]) -> str:
+        """The task in a few words, for a person who has just named a target column."""
+        return self.name
+
+    def known(self, y: np.ndarray) -> np.ndarray:
+        """Which rows have a target. y shape: (n,) or (n, targets) -> (n,)"""
+        present = ~np.isnan(y) if np.isnan(self.missing) else y != self.missing
+        return present.reshape(len(y), -1).all(1)
+
+    def filled(self, y: np.ndarray) -> np.ndarray:
+        """The targets, with 0 for what is not known. shape: that of y"""
+        return np.where(np.isnan(y) if np.isnan(self.missing) else y == self.missing, np.zeros_like(y), y)
+
+    def fault(self, y: np.ndarray) -> tuple[int, str] | None:
+        """The first target that cannot be one of this task, as its row and a sentence; None if all can. shape: (n,)"""
+        return None
+
+    # -- predictions ------------------------------------------------------------------------------
+    def columns(
+        self, quantities: Quantities, names: Sequence[Any] | None = None, coverage: float = 0.9
+    ) -> dict[str, np.ndarray]:
+        """Predictions as the columns of a table.
+
+        Args:
+            quantities: what was predicted.
+            names: the names of the classes or targets; 0, 1, 2, … by default.
+            coverage: share of the targets that intervals are to hold.
+        """
+        raise NotImplementedError
+
+    def results(
+        self,
+        quantities: Quantities,
+        y: np.ndarray | None = None,
+        *,
+        names: Sequence[Any] | None = None,
+        target: str = "target",
+        coverage: float = 0.9,
+    ) -> Results:
+        """Predictions as a record that is scored and shown.
+
+        Args:
+            quantities: what was predicted.
+            y: observed targets, marked where they are missing.
+            names: the names of the classes or targets.
+            target: what the target is called.
+            coverage: share of the targets that intervals are to hold.
+        """
+        fields: dict[str, Any] = {**self.fields(quantities, names, coverage), self.observed: y}
+        return self.record(**fields, log_density=quantities.get("log_density"), target_name=target)
+
+    def fields(self, quantities: Quantities, names: Sequence[Any] | None, coverage: float) -> dict[str, Any]:
+        """The fields of the record that hold predictions; arguments as for `results`."""
+        raise NotImplementedError
+
+    def scores(self, results: Any) -> dict[str, float]:
+        """Every score that the record allows, by the names of `meanings`."""
+        raise NotImplementedError
+
+    def baseline(self, results: Any) -> dict[str, float]:
+        """What the scores would be for one answer to all rows, made of the record's own targets; {} if none."""
+        return {}
+
+    # -- two models -------------------------------------------------------------------------------
+    def differences(self, truth: Quantities, other: Quantities) -> dict[str, float]:
+        """Largest difference of each output: probabilities and entropies as they are, others in predicted stds.
+
+        Example:
+            >>> from bedl.evaluation.tasks import get
+            >>> one = {"mean": np.array([100.0]), "std": np.array([10.0]), "aleatoric": np.array([100.0])}
+            >>> two = {"mean": np.array([101.0]), "std": np.array([11.0]), "aleatoric": np.array([110.0])}
+            >>> get("regression").differences(one, two)
+            {'mean': 0.1, 'std': 0.1, 'aleatoric': 0.1}
+        """
+        power = {"target": 1, "target²": 2}
+        found = {}
+        for name, values in truth.items():
+            exponent = power.get(self.outputs[name].unit, 0)
+            size = truth["std"] ** exponent if exponent else 1.0
+            found[name] = float((np.abs(values - other[name]) / size).max(initial=0.0))
+        return found
+
+    def cost(self, truth: Quantities, other: Quantities) -> dict[str, float]:
+        """What it costs a user to be given the other predictions, in a few numbers."""
+        raise NotImplementedError
+
+
+def names_for(names: Sequence[Any] | None, count: int, what: str) -> list[Any]:
+    """As many names as there are classes or targets; numbers if there are none.
+
+    Example:
+        >>> names_for(None, 2, "class"), names_for(["price"], 1, "target")
+        ([0, 1], ['price'])
+    """
+    found = list(range(count)) if names is None else list(names)
+    if len(found) != count:
+        raise ValueError(f"{len(found)} {what} names for {count} outputs")
+    return found
+
+
+# Scores that several tasks share, and what names of scores mean. A score that cannot be computed is left out.
+
+
+class Meaning(NamedTuple):
+    """How a score is shown: its label, in what unit or range, and which way is better."""
+
+    label: str
+    note: str
+    share: bool = False  # shown as a percentage
+
+
+NLL = Meaning("NLL", "negative log-likelihood in nats, mean per row; lower is better")
+DETECTION = {
+    "ood_auroc": Meaning(
+        "AUROC out-of-domain", "foreign against familiar rows by total uncertainty; 1 perfect, 0.5 chance"
+    ),
+    "ood_auroc_epistemic": Meaning("AUROC, epistemic", "the same by epistemic uncertainty alone"),
+    "ood_aupr": Meaning("AUPR out-of-domain", "average precision of finding foreign rows by total uncertainty"),
+    "ood_fpr95": Meaning("FPR95", "familiar rows refused when 95 % of the foreign are; lower is better", share=True),
+}
+
+
+def score(results: Results) -> dict[str, float]:
+    """Every score that a record of predictions allows, from all rows; `meanings` says what the names mean.
+
+    Regression scores take the predictions for normal, unless the record knows better (`pit`, `log_density`).
+
+    Example:
+        >>> import numpy as np
+        >>> from bedl.evaluation.tasks.regression import RegressionResults
+        >>> one = np.ones(2)
+        >>> scores = score(RegressionResults(mean=one, std=one, aleatoric_std=one, epistemic_std=0 * one,
+        ...                                  lower=one - 1.645, upper=one + 1.645, y=np.array([0.0, 2.0])))
+        >>> scores["rmse"], scores["coverage"]
+        (1.0, 1.0)
+    """
+
+    return get(results.task).scores(results)
+
+
+def detection(results: Results) -> dict[str, float]:
+    """How well the foreign rows of a record are told from its own; nothing without foreign rows."""
+    if results.ood is None:
+        return {}
+    known, foreign = results.uncertainty, results.ood.uncertainty
+    return {
+        "ood_auroc": metrics.auroc(known, foreign),
+        "ood_auroc_epistemic": metrics.auroc(results.epistemic, results.ood.epistemic),
+        "ood_aupr": metrics.aupr(known, foreign),
+        "ood_fpr95": metrics.fpr_at_tpr(known, foreign),
+    }
+
+
+# Tasks by their names: each is a module of this package.
+
+
+def names() -> list[str]:
+    """The names of all tasks.
+
+    Example:
+        >>> {"classification", "regression"} <= set(names())
+        True
+    """
+    return sorted(
+        found.name for found in iter_modules(bedl.evaluation.tasks.__path__) if not found.name.startswith("_")
+    )
+
+
+def get(name: str) -> Task:
+    """The task of that name; an unknown one is an error that lists those there are.
+
+    Example:
+        >>> list(get("regression").outputs)
+        ['mean', 'std', 'aleatoric', 'epistemic', 'data', 'distributional', 'model', 'spread']
+    """
+    return _get(name) if isinstance(name, str) else _refuse(name)
+
+
+@cache
+def _get(name: str) -> Task:
+    return import_module(f"bedl.tasks.{name}").TASK if name in names() else _refuse(name)
+
+
+def _refuse(name: object) -> Task:
+    raise UnknownTaskError(f"there is no task {name!r}; there are {', '.join(names())}")
+
+
+def automatic(column: str) -> Task:
+    """The task that is meant when nobody says: by what a target column holds, see `Task.column`.
+
+    Example:
+        >>> automatic("class").name
+        'classification'
+    """
+    for name in names():
+        task = get(name)
+        if task.automatic and task.column == column:
+            return task
+    raise UnknownTaskError(f"no task takes {column} targets by itself; name one of {', '.join(names())}")
+
+
+def meanings() -> dict[str, Meaning]:
+    """What the scores of all tasks mean, by their names.
+
+    Example:
+        >>> meanings()["rmse"].label
+        'RMSE'
+    """
+    return {score: meaning for name in names() for score, meaning in get(name).meanings.items()}
+
+
+# Intervals as wide as rows that were held out ask for: NumPy alone, for models that run without PyTorch.
+
+
+def held_out_factor(scores: Any, mass: Any, coverage: float) -> np.ndarray:
+    """How many spreads hold a new target with probability `coverage`: the ⌈coverage · (n + 1)⌉-th smallest score.
+
+    V. Vovk, "Cross-conformal predictors", Annals of Mathematics and AI 2015. Where so few rows cannot say it, the
+    largest score, and at least a normal's.
+
+    Args:
+        scores: by how many spreads rows that were held out were missed, ascending. shape: (n, targets)
+        mass: how many rows there are up to each, itself included. shape: (n,) or (n, targets)
+        coverage: the probability.
+
+    Returns:
+        shape (targets,)
+
+    Example:
+        >>> held_out_factor([[1.0], [2.0], [3.0], [4.0]], [1, 2, 3, 4], 0.6)
+        array([3.])
+    """
+    from statistics import NormalDist
+
+    scores, mass = np.asarray(scores, dtype=np.float64), np.asarray(mass, dtype=np.float64)
+    mass = mass if mass.ndim == 2 else np.broadcast_to(mass[:, None], scores.shape)
+    place = (mass < coverage * (mass[-1] + 1) * (1 - 1e-6)).sum(0)  # not one row more for rounding's sake
+    few = np.maximum(scores[-1], NormalDist().inv_cdf(0.5 + coverage / 2))
+    return np.array([
+        scores[row, target] if row < len(scores) else few[target] for target, row in enumerate(place)
+    ])  # fmt: skip
+
+
+def with_intervals(
+    outputs: Mapping[str, np.ndarray], intervals: Mapping[str, Sequence[Any]] | None, coverage: float
+) -> dict[str, np.ndarray]:
+    """The outputs of a model with ``lower`` and ``upper`` as rows held out ask for, where the model knows of such.
+
+    Args:
+        outputs: of the model, among them ``mean`` and ``spread``. shapes: (n, targets)
+        intervals: ``scores`` and ``mass``, as for `held_out_factor`; None: nothing was held out.
+        coverage: the probability.
+    """
+    found = dict(outputs)
+    if intervals is None or "spread" not in outputs:
+        return found
+    reach = held_out_factor(intervals["scores"], intervals["mass"], coverage) * outputs["spread"]
+    return {**found, "lower": outputs["mean"] - reach, "upper": outputs["mean"] + reach}

@@ -1,1 +1,0 @@
-"""Gaussian processes in the terms of GPyTorch, which is imported here and nowhere else: it is an extra."""

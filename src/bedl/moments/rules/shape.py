@@ -1,0 +1,203 @@
+"""Operations that move entries about, and sums and means over axes.
+
+Moving is exact, with one caveat: a copy (`expand`, `repeat`) is as random as its original but *the same* draw; what
+follows treats the two as independent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from bedl.moments import Moments, as_moments, variance_dtype
+from bedl.moments.dispatch import refusal
+from bedl.moments.rules._base import approximate
+
+# PyTorch makes views of these where the memory allows it, else copies.
+_BY_LAYOUT = {"contiguous", "reshape", "flatten", "ravel", "reshape_as"}
+
+
+def moves(func: Callable) -> Callable[..., Any]:
+    """The rule of a function that only moves or copies entries: the same for mean and variance."""
+    name = getattr(func, "__name__", "moves")
+
+    def rule(input: Moments, *args: Any, **kwargs: Any) -> Any:
+        def move(x: Tensor) -> Any:
+            return func(x, *args, **kwargs)
+
+        loc, variance = move(input.loc), move(input.variance)
+        if isinstance(loc, Tensor):
+            return input.moved(loc, variance, move, name in _BY_LAYOUT)
+        parts = enumerate(zip(loc, variance, strict=True))
+        return type(loc)(input.moved(a, b, lambda x, i=i: move(x)[i]) for i, (a, b) in parts)  # type: ignore[misc]
+
+    rule.__name__ = name
+    return rule
+
+
+def moves_like(func: Callable) -> Callable[..., Any]:
+    """The rule of a function that takes its shape from a second tensor (`view_as`, `expand_as`)."""
+    move = moves(func)
+
+    def rule(input: Moments | Tensor, other: Moments | Tensor) -> Any:
+        shape = other.loc if isinstance(other, Moments) else other
+        return move(input, shape) if isinstance(input, Moments) else func(input, shape)
+
+    rule.__name__ = getattr(func, "__name__", "moves_like")
+    return rule
+
+
+def getitem(input: Moments | Tensor, index: Any) -> Moments:
+    if not isinstance(input, Moments) or isinstance(index, Moments):
+        raise refusal(torch.Tensor.__getitem__, "the index is random")
+    return input.moved(input.loc[index], input.variance[index], lambda x: x[index])
+
+
+def setitem(input: Moments | Tensor, index: Any, value: Any) -> None:
+    """x[index] = value, by `Moments.assign_`."""
+    if not isinstance(input, Moments) or isinstance(index, Moments):
+        raise refusal(torch.Tensor.__setitem__, "a plain tensor cannot hold Moments, nor can an index be random")
+    loc, variance = input.loc.clone(), input.variance.clone()
+    loc[index] = value.loc if isinstance(value, Moments) else value
+    variance[index] = value.variance if isinstance(value, Moments) else 0.0
+    input.assign_(Moments(loc, variance))
+
+
+def joins(func: Callable) -> Callable[..., Moments]:
+    """The rule of `cat` and `stack`; plain tensors among the parts join with variance 0."""
+
+    def rule(tensors: Sequence[Moments | Tensor], *args: Any, **kwargs: Any) -> Moments:
+        parts = [as_moments(t) for t in tensors]
+        return Moments(
+            func([p.loc for p in parts], *args, **kwargs), func([p.variance for p in parts], *args, **kwargs)
+        )
+
+    rule.__name__ = getattr(func, "__name__", "joins")
+    return rule
+
+
+def _pads_with_copies(input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> bool:
+    return mode != "constant"
+
+
+@approximate("exact if constant; copies (reflect, replicate, circular) are taken as independent", _pads_with_copies)
+def pad(input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Moments:
+    return Moments(F.pad(input.loc, pad, mode, value), F.pad(input.variance, pad, mode, None))
+
+
+def to(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Any:
+    if any(isinstance(a, Moments) for a in args):
+        args = tuple(a.loc if isinstance(a, Moments) else a for a in args)
+    if not isinstance(input, Moments):  # a plain tensor to the dtype and device of Moments
+        return input.to(*args, **kwargs)
+    loc = input.loc.to(*args, **kwargs)
+    if loc is input.loc:
+        return input  # as torch does
+    if not loc.is_floating_point():
+        raise refusal(torch.Tensor.to, f"Moments cannot be {loc.dtype}")
+    # the device and copy semantics of the call, but the variance's own precision
+    variance = input.variance.to(*args, **kwargs).to(variance_dtype(loc.dtype))
+    if loc.dtype != variance.dtype:
+        variance = input.variance.to(device=loc.device)
+    return Moments(loc, variance)
+
+
+def casts(dtype: torch.dtype) -> Callable[[Moments], Moments]:
+    def rule(input: Moments, **kwargs: Any) -> Moments:
+        return to(input, dtype)
+
+    return rule
+
+
+def type_as(input: Moments | Tensor, other: Moments | Tensor) -> Any:
+    return to(input, device=other.device, dtype=other.dtype)
+
+
+def detach(input: Moments) -> Moments:
+    return input.moved(input.loc.detach(), input.variance.detach(), torch.Tensor.detach)
+
+
+def _reduced_dims(input: Moments, dim: Any) -> tuple[int, ...]:
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(input.dim()))
+    return (dim,) if isinstance(dim, int) else tuple(dim)
+
+
+def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Moments:
+    dims = _reduced_dims(input, dim)
+    loc = input.loc.sum(dims, keepdim=keepdim, dtype=dtype) if dims else input.loc.clone()
+    return Moments(loc, input.variance.sum(dims, keepdim=keepdim) if dims else input.variance.clone())
+
+
+def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Moments:
+    dims = _reduced_dims(input, dim)
+    count = math.prod([input.shape[d] for d in dims])  # a list: torch.compile does not take a generator here
+    loc = input.loc.mean(dims, keepdim=keepdim, dtype=dtype) if dims else input.loc.clone()
+    variance = input.variance.mean(dims, keepdim=keepdim) / count if dims else input.variance.clone()
+    return Moments(loc, variance)
+
+
+def diff(input: Moments, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Moments:
+    """Differences of neighbours. Those that share an entry vary together, so that only the first are exact."""
+    if n != 1 or prepend is not None or append is not None:
+        raise refusal(torch.diff, "n=1, without prepend or append, is all that is defined")
+    length = input.shape[dim] - 1
+    a, b = (input.variance.narrow(dim, start, length) for start in (0, 1))
+    return Moments(torch.diff(input.loc, dim=dim), a + b)
+
+
+def interpolate(input: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+                align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+                antialias: bool = False) -> Moments:  # fmt: skip
+    """Resampling is linear, and separable: the variance takes the squared weights of each axis in turn."""
+    loc = F.interpolate(input.loc, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    if mode in ("nearest", "nearest-exact"):
+        variance = F.interpolate(input.variance, size, scale_factor, mode, align_corners, recompute_scale_factor)
+        return Moments(loc, variance)
+    if mode not in ("linear", "bilinear", "trilinear", "bicubic"):
+        raise refusal(F.interpolate, f"mode {mode!r} is not defined")
+    variance = input.variance
+    dims = input.dim() - 2
+    scales = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * dims
+    for axis in range(dims):
+        length, new = input.shape[2 + axis], loc.shape[2 + axis]
+        keep = None if scales[axis] is None or recompute_scale_factor else scales[axis]
+        unit = torch.eye(length, dtype=variance.dtype, device=variance.device)
+        weights = _resample_rows(unit, new, keep, mode, align_corners, antialias)  # (length, new)
+        variance = (variance.movedim(2 + axis, -1) @ weights.square()).movedim(-1, 2 + axis)
+    return Moments(loc, variance)
+
+
+def _resample_rows(rows: Tensor, new: int, scale: float | None, mode: str, align: bool | None, anti: bool) -> Tensor:
+    """Each row resampled along its length. shapes: (L, L) -> (L, new)"""
+    if mode != "bicubic" and not anti:
+        flat: dict[str, Any] = {"size": new} if scale is None else {"scale_factor": scale}
+        return F.interpolate(rows[None], mode="linear", align_corners=align, **flat)[0]
+    size: dict[str, Any] = {"size": (rows.shape[0], new)} if scale is None else {"scale_factor": (1.0, scale)}
+    mode = "bilinear" if mode == "trilinear" else mode
+    return F.interpolate(rows[None, None], mode=mode, align_corners=align, antialias=anti, **size)[0, 0]
+
+
+# Functions that make a tensor of the shape, type and device of another: of Moments, too, they make a plain tensor.
+
+
+def makes(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The rule of a function that looks at a tensor's form alone."""
+
+    @approximate("makes a plain tensor")
+    def rule(input: Moments, *args: Any, **kwargs: Any) -> Tensor:
+        args, kwargs = pytree.tree_map_only(Moments, lambda x: x.loc, (args, kwargs), is_leaf=_is_moments)
+        return func(input.loc if isinstance(input, Moments) else input, *args, **kwargs)
+
+    rule.__name__ = getattr(func, "__name__", "makes")
+    return rule
+
+
+def _is_moments(x: Any) -> bool:
+    return isinstance(x, Moments)
