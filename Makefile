@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Built with the package, so that it has to be installed again when they change.
-KERNELS := hatch_build.py $(wildcard src/bedl/native/*.[ch])
+KERNELS := hatch_build.py $(wildcard src/bedl/_kernels/*.[ch])
 # What the demo needs is less; where everything is installed already, that will do.
 DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 

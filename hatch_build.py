@@ -14,10 +14,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ROOM = Path(__file__).parent / "src" / "bedl" / "_kernels"
-SOURCES = sorted(ROOM.glob("*.c"))
-TEXT = b"".join(path.read_bytes() for path in sorted(ROOM.glob("*.[ch]")))
-TARGET = ROOM / f"kernels-{hashlib.sha256(TEXT).hexdigest()[:12]}.so"  # as bedl._kernels looks for it
+PACKAGE = Path(__file__).parent / "src" / "bedl" / "_kernels"
+SOURCES = sorted(PACKAGE.glob("*.c"))
+TEXT = b"".join(path.read_bytes() for path in sorted(PACKAGE.glob("*.[ch]")))
+TARGET = PACKAGE / f"kernels-{hashlib.sha256(TEXT).hexdigest()[:12]}.so"  # as bedl._kernels looks for it
 
 # No errno and traps, which nobody asks for, so that loops can be vectorised; NaN and infinity keep their meaning (never
 # -ffast-math, which would also change the arithmetic of the whole process). Jump threading would make branches of them.
@@ -30,7 +30,7 @@ def build(compiler: list[str]) -> None:
     """Compile the kernels to `TARGET`; raises an error that says what the compiler said."""
     messages = []
     for way in WAYS:
-        with tempfile.TemporaryDirectory(dir=ROOM) as folder:
+        with tempfile.TemporaryDirectory(dir=PACKAGE) as folder:
             objects, library = [f"{folder}/{path.stem}.o" for path in SOURCES], Path(folder) / "kernels.so"
             # linked without -fopenmp: the threads are those that PyTorch has loaded, not others besides them
             steps = [
@@ -40,7 +40,7 @@ def build(compiler: list[str]) -> None:
             runs = [subprocess.run(compiler + step, capture_output=True, text=True) for step in steps]
             if all(run.returncode == 0 for run in runs):
                 os.replace(library, TARGET)
-                for old in set(ROOM.glob("kernels-*.so")) - {TARGET}:
+                for old in set(PACKAGE.glob("kernels-*.so")) - {TARGET}:
                     old.unlink()
                 return
             messages += [run.stderr for run in runs]

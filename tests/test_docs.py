@@ -9,7 +9,7 @@ from runpy import run_path
 
 import pytest
 
-from bedl.rules.__main__ import page as operations_page
+from tools.operations import page as operations_page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
