@@ -8,7 +8,6 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
-
 from tools.operations import page as operations_page
 
 ROOT = Path(__file__).parents[1]

@@ -23,16 +23,17 @@ def test_every_name_of_the_facade_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("package", [bedl, bedl.data, bedl.deploy], ids=lambda package: package.__name__)
 def test_names_are_those_of_the_stub(package: ModuleType) -> None:
-    """Read line by line, unlike `bedl._utils.imports`: in its order, without the rooms, which are attributes."""
+    """Read line by line, unlike `bedl._utils.imports`: in its order, without the packages, which are attributes."""
     stub = Path(str(package.__file__)).with_suffix(".pyi").read_text()
     found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", stub, re.MULTILINE)
     assert len(found) == stub.count(" import ")
     assert all(name == again for _, name, again in found)
-    assert package.__all__ == [name for home, name, _ in found if home != package.__name__]
-    for home, name, _ in found:
-        expected = f"{home}.{name}" if home == package.__name__ else home
-        there = import_module(expected)
-        assert getattr(package, name) is (there if home == package.__name__ else getattr(there, name))
+    values = {
+        name: getattr(import_module(home), name, None) or import_module(f"{home}.{name}") for home, name, _ in found
+    }
+    assert package.__all__ == [name for name, value in values.items() if not isinstance(value, ModuleType)]
+    for name, value in values.items():
+        assert getattr(package, name) is value
         assert name in dir(package)
 
 

@@ -135,7 +135,7 @@ def test_use_rules_overrides_and_leaves_other_threads_alone():
 
 
 def test_register_rule(monkeypatch):
-    monkeypatch.setattr("bedl.moments.dispatch._RULES", dict(bedl.dispatch._RULES))
+    monkeypatch.setattr("bedl.moments.dispatch._RULES", dict(bedl.moments.dispatch._RULES))
     bedl.register_rule(F.softsign, bedl.rules.quadrature(F.softsign, 64))
     y = F.softsign(Moments(torch.tensor([0.3]), 1e-4))
     slope = 1 / 1.3**2

@@ -123,7 +123,7 @@ def test_a_stop_when_all_is_done(name):
 
 def test_a_fit_that_is_terminated_before_it_has_begun_leaves_nothing(shelf, tmp_path, monkeypatch):
     from bedl.cli.console import Stopped
-    from bedl.estimators.tabular import fit as fits
+    from bedl.estimators.tabular import fitting as fits
 
     def stop(path, content):
         raise Stopped(signal.SIGTERM)

@@ -15,7 +15,7 @@ from bedl import BEDLRegressor
 from bedl._utils.errors import ModelFileError
 from bedl.cli.console import print_comparison
 from bedl.estimators.inputs import held_out
-from bedl.estimators.tabular.compare import Comparison
+from bedl.estimators.tabular.comparison import Comparison
 from bedl.evaluation.report.parts import comparison_section
 from bedl.methods import Method, register, registry
 from tests.cli.verbs import run

@@ -137,7 +137,7 @@ def test_a_model_is_kept_when_it_cannot_be_scored(tmp_path, monkeypatch):
     def fail(*args: Any) -> None:
         raise ValueError("no score today")
 
-    monkeypatch.setattr("bedl.estimators.tabular.fit.scores_of_encoded", fail)
+    monkeypatch.setattr("bedl.estimators.tabular.fitting.scores_of_encoded", fail)
     with pytest.warns(UserWarning, match="no score today"):
         tabular.fit(FRAME, "y", tmp_path / "m", **QUICK)
     assert any("no score today" in note for note in tabular.load(tmp_path / "m").card.notes)
@@ -193,7 +193,7 @@ def way_out(folder: Path, fit: Any, overwrite: bool) -> tabular.TabularModel:
 def test_every_state_that_a_kill_can_leave_has_a_way_out(tmp_path, monkeypatch, overwrite, in_one_step, every):
     if not in_one_step:
         monkeypatch.setattr(places, "_exchanged", lambda one, other: False)
-    monkeypatch.setattr("bedl.estimators.tabular.fit.LEAST", 0.0)  # a checkpoint after every epoch
+    monkeypatch.setattr("bedl.estimators.tabular.fitting.LEAST", 0.0)  # a checkpoint after every epoch
     old, wanted = (tabular.fit(FRAME, "y", seed=seed, **QUICK) for seed in (0, 1))
     said = [one.predict(FRAME)["prediction"].tolist() for one in (old, wanted)]
     count = points = 0

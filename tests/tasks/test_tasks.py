@@ -15,7 +15,7 @@ import bedl.evaluation.report.pages
 from bedl.data import DataError
 from bedl.estimators import tabular
 from bedl.evaluation import tasks
-from bedl.evaluation.tasks import base
+from bedl.evaluation.tasks import _base as base
 from bedl.heads.predictive import CategoricalPredictive, NormalMixturePredictive, NormalPredictive
 from tests import recipes
 from tests.report.data import classification, regression

@@ -105,7 +105,7 @@ def _interrupted() -> Path:
 
 def quickly(verb: str) -> None:
     """A checkpoint after every epoch; and, if asked for, as on systems that cannot exchange two folders."""
-    import bedl.estimators.tabular.fit as run
+    import bedl.estimators.tabular.fitting as run
     import bedl.estimators.tabular.folder as place
 
     run.LEAST = 0.0

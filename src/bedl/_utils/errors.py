@@ -80,7 +80,7 @@ class UnsupportedOperationError(BEDLError, TypeError):
         super().__init__(
             f"no rule for {self.name}{where}: {why or 'its result for random inputs is not defined here'}.\n"
             "Remedies: give it a rule with bedl.register_rule(...) or bedl.use_rules({...}) "
-            "(bedl.moments.rules.quadrature makes one from any elementwise function); use an operation that has one; "
+            "(bedl.rules.quadrature makes one from any elementwise function); use an operation that has one; "
             "or keep this part in front of the first Gaussian layer, where values are plain tensors. "
             "bedl.check(model) lists every such operation at once."
         )

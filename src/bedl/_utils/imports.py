@@ -2,7 +2,7 @@
 
 `__init__.pyi`, beside the `__init__.py` that calls `lazy_names`, says where each name comes from. Type checkers read
 it, and so does this module at run time: `from bedl.heads import Normal as Normal` is a public name; `from bedl import
-heads as heads` is a room, which is reached as an attribute and is no part of a star import (it might hide `torch.nn`).
+heads as heads` is a package, which is reached as an attribute and is no part of a star import (it might hide `torch.nn`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     True
     """
     home_of = _homes(package)
+    packages = {name for name, home in home_of.items() if _is_package(f"{home}.{name}")}
 
     def get(name: str) -> Any:
         if name not in home_of:
@@ -42,7 +43,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         home = home_of[name]
         try:
             with no_collection():
-                value = import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+                value = import_module(f"{home}.{name}") if name in packages else getattr(import_module(home), name)
         except ModuleNotFoundError as error:
             missing = str(error.name).split(".")[0]
             if missing not in _EXTRA_OF:
@@ -54,7 +55,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home_of})
 
-    return get, names, [name for name, home in home_of.items() if home != package]
+    return get, names, [name for name in home_of if name not in packages]
 
 
 @contextmanager
@@ -114,12 +115,18 @@ def later(*names: str) -> Iterator[None]:
 
 
 def _homes(package: str) -> dict[str, str]:
-    """The module that each name of the package's stub comes from; a room comes from the package itself."""
+    """The module that each name of the package's stub comes from."""
     module = sys.modules[package]
     path = os.path.join(os.path.dirname(str(module.__file__)), "__init__.pyi")
     stub = module.__loader__.get_data(path)  # type: ignore[union-attr]  # as the code was read: from a zip file, too
     imports = [line for line in ast.parse(stub).body if isinstance(line, ast.ImportFrom)]
     return {name.name: str(line.module) for line in imports for name in line.names}
+
+
+def _is_package(name: str) -> bool:
+    """Whether there is a package of this name within bedl; nothing is imported to find out."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return os.path.isdir(os.path.join(root, *name.split(".")[1:]))
 
 
 # pyarrow, without what it would bring along.

@@ -236,7 +236,7 @@ def print_comparison(found: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
 
-    from bedl.estimators.tabular.compare import TIMES
+    from bedl.estimators.tabular.comparison import TIMES
     from bedl.evaluation.tasks import meanings
 
     known, names = meanings(), found.scores

@@ -11,7 +11,7 @@ import numpy as np
 
 from bedl.deploy.schema import INPUT, INTERVALS, KEY, SEALED, Description, ModelFileError, is_sealed
 from bedl.evaluation import tasks
-from bedl.evaluation.tasks.maps import place_columns
+from bedl.evaluation.tasks._maps import place_columns
 
 __all__ = ["OnnxModel"]
 
@@ -29,7 +29,7 @@ class OnnxModel:
         threads: the number of threads for onnxruntime; None leaves it to use all cores.
 
     Attributes:
-        task: the name of what is predicted; `bedl.evaluation.tasks.get` says what the outputs are.
+        task: the name of what is predicted; `bedl.tasks.get` says what the outputs are.
         feature_names, class_names, target_names: tuples, or None where the file has none.
         metadata: what was passed to `export`.
         precision: that of the stored weights.

@@ -156,7 +156,7 @@ def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
     Example:
         >>> import bedl, torch
         >>> import torch.nn.functional as F
-        >>> with bedl.use_rules({F.softsign: bedl.moments.rules.quadrature(F.softsign)}):
+        >>> with bedl.use_rules({F.softsign: bedl.rules.quadrature(F.softsign)}):
         ...     y = F.softsign(bedl.Moments(torch.zeros(1), 1.0))
     """
     before = _scope.overlay

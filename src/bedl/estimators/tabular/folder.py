@@ -336,7 +336,7 @@ class ModelCard:
         encoder: `TableEncoder.to_dict()`.
         weights: SHA-256 of model.safetensors.
         rows: how many were learned from, and how many were held out for the scores.
-        scores: the scores of the rows held out, by the names of `bedl.evaluation.tasks.meanings()`.
+        scores: the scores of the rows held out, by the names of `bedl.tasks.meanings()`.
         notes: what was done with the columns.
         settings: what the fit was asked for.
         versions: the versions of the packages that made it.

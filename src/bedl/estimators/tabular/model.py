@@ -221,7 +221,7 @@ class TabularModel:
         return replace(whole, about=about, training=training)
 
     def evaluate(self, data: Any, ood: Any = None, **options: Any) -> dict[str, float]:
-        """The scores of a table that has the target; what they mean is in `bedl.evaluation.tasks.meanings()`.
+        """The scores of a table that has the target; what they mean is in `bedl.tasks.meanings()`.
 
         Args:
             data: the table; score on rows that were not learned from.

@@ -1,6 +1,6 @@
 """Predictions as one page to look at: offline, light and dark, on a phone, by keyboard.
 
-    bedl.evaluation.report.write_report(RegressionResults(...), "report.html")
+    bedl.report.write_report(RegressionResults(...), "report.html")
 
 A report sees rows and predictions, never networks. What it shows of a task is a module of `pages`.
 """

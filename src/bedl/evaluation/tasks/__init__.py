@@ -1,6 +1,6 @@
 """What can be predicted, one module each: numbers, classes, … A task says once what its predictions are called.
 
-    task = bedl.evaluation.tasks.get("regression")
+    task = bedl.tasks.get("regression")
     task.outputs             # what models and ONNX files give, by name and unit
     task.columns(outputs)    # the same as the columns of a table
     task.results(outputs)    # the same as a record to be scored and shown
@@ -12,7 +12,7 @@ to add a file. No torch in here, and no model.
 
 from __future__ import annotations
 
-from bedl.evaluation.tasks.base import (
+from bedl.evaluation.tasks._base import (
     Meaning,
     Output,
     Quantities,
@@ -26,8 +26,8 @@ from bedl.evaluation.tasks.base import (
     score,
     with_intervals,
 )
-from bedl.evaluation.tasks.maps import Maps, map_results
-from bedl.evaluation.tasks.results import Examples, Results, ResultsError, concatenate
+from bedl.evaluation.tasks._maps import Maps, map_results
+from bedl.evaluation.tasks._results import Examples, Results, ResultsError, concatenate
 
 __all__ = [
     # what there is

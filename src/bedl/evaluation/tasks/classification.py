@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bedl.evaluation import metrics
 from bedl.evaluation.metrics._checks import as_labels
-from bedl.evaluation.tasks.base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
-from bedl.evaluation.tasks.results import Array, Results, ResultsError
+from bedl.evaluation.tasks._base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
+from bedl.evaluation.tasks._results import Array, Results, ResultsError
 
 __all__ = ["TASK", "Classification", "ClassificationResults"]
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bedl.evaluation import metrics
-from bedl.evaluation.tasks.base import Quantities
+from bedl.evaluation.tasks._base import Quantities
+from bedl.evaluation.tasks._results import ResultsError
 from bedl.evaluation.tasks.regression import Regression, RegressionResults
-from bedl.evaluation.tasks.results import ResultsError
 
 __all__ = ["TASK", "Count", "CountResults"]
 

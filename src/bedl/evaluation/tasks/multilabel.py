@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bedl.evaluation import metrics
-from bedl.evaluation.tasks.base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
+from bedl.evaluation.tasks._base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
+from bedl.evaluation.tasks._results import Array, Results, ResultsError
 from bedl.evaluation.tasks.classification import ClassificationResults
-from bedl.evaluation.tasks.results import Array, Results, ResultsError
 
 __all__ = ["TASK", "Multilabel", "MultilabelResults"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from bedl.evaluation.tasks.maps import place_columns
+from bedl.evaluation.tasks._maps import place_columns
 
 if TYPE_CHECKING:
     import numpy as np

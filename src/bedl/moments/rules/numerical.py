@@ -76,7 +76,7 @@ def quadrature(function: Function, nodes: int = 32, kinks: Sequence[float] = ())
 
     Example:
         >>> import bedl, torch
-        >>> rule = bedl.moments.rules.quadrature(torch.atan)
+        >>> rule = bedl.rules.quadrature(torch.atan)
         >>> with bedl.use_rules({torch.atan: rule}):
         ...     torch.atan(bedl.Moments(torch.tensor([1.0]), 0.25)).loc
         tensor([0.7264])

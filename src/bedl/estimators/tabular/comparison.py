@@ -18,7 +18,7 @@ import numpy as np
 from bedl._utils.errors import ModelFileError, option
 from bedl._utils.io import RowFile
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
-from bedl.estimators.tabular.fit import _target
+from bedl.estimators.tabular.fitting import _target
 from bedl.estimators.tabular.folder import read_json, write_json
 from bedl.estimators.tabular.model import Watcher
 from bedl.estimators.tabular.predict import EstimatorEngine, RowOptions, batch_rows
@@ -45,7 +45,7 @@ class Comparison:
         target: the column that was predicted.
         task: what it is.
         rows: one per method and split: ``method``, ``split``, ``fit_seconds``, ``predict_seconds`` (for 1,000 rows) and
-            the scores by the names of `bedl.evaluation.tasks.meanings`; or ``error``.
+            the scores by the names of `bedl.tasks.meanings`; or ``error``.
         refused: methods that do not serve this task or need a package, and what they say.
         constant: the scores of one answer for all rows, for comparison.
         record: predictions of the best method for the rows held out in the first split; None if there are none.

@@ -141,7 +141,7 @@ LEAST, MOST = 1.0, 60.0  # seconds between checkpoints: tiny epochs need none, a
 
 @dataclass(frozen=True)
 class FitSettings:
-    """What was asked for; `bedl.estimators.tabular.fit` explains it. A fit is resumed only with the same."""
+    """What was asked for; `bedl.tabular.fit` explains it. A fit is resumed only with the same."""
 
     data: str
     target: str | tuple[str, ...]

@@ -17,7 +17,7 @@ from bedl._utils.errors import BEDLError
 from bedl.evaluation import metrics
 
 if TYPE_CHECKING:
-    from bedl.evaluation.tasks.results import Results
+    from bedl.evaluation.tasks._results import Results
 
 __all__ = [
     "DETECTION",
@@ -281,7 +281,7 @@ def get(name: str) -> Task:
 
 @cache
 def _get(name: str) -> Task:
-    return import_module(f"bedl.tasks.{name}").TASK if name in names() else _refuse(name)
+    return import_module(f"bedl.evaluation.tasks.{name}").TASK if name in names() else _refuse(name)
 
 
 def _refuse(name: object) -> Task:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bedl.evaluation.tasks.base import Quantities, get
-from bedl.evaluation.tasks.results import Array, Results, ResultsError
+from bedl.evaluation.tasks._base import Quantities, get
+from bedl.evaluation.tasks._results import Array, Results, ResultsError
 
 __all__ = ["Maps", "map_results", "place_columns"]
 
