@@ -2,7 +2,7 @@
 
 `__init__.pyi`, beside the `__init__.py` that calls `lazy_names`, says where each name comes from. Type checkers read
 it, and so does this module at run time: `from bedl.heads import Normal as Normal` is a public name; `from bedl import
-heads as heads` is a package, which is reached as an attribute and is no part of a star import (it might hide `torch.nn`).
+heads as heads` is a package, reached as an attribute and no part of a star import (it might hide `torch.nn`).
 """
 
 from __future__ import annotations
