@@ -1,8 +1,8 @@
 """The names of bedl and where each comes from; bedl._utils.imports reads them, too."""
 
 # from a table to predictions that say how sure they are
-from bedl.estimators import BEDLClassifier as BEDLClassifier
-from bedl.estimators import BEDLRegressor as BEDLRegressor
+from bedl.estimators.classifier import BEDLClassifier as BEDLClassifier
+from bedl.estimators.regressor import BEDLRegressor as BEDLRegressor
 
 # which method for a table
 from bedl.estimators.tabular import compare as compare

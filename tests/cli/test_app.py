@@ -122,7 +122,7 @@ def test_a_stop_when_all_is_done(name):
 
 
 def test_a_fit_that_is_terminated_before_it_has_begun_leaves_nothing(shelf, tmp_path, monkeypatch):
-    from bedl.cli.console import Stopped
+    from bedl.cli.stopping import Stopped
     from bedl.estimators.tabular import fitting as fits
 
     def stop(path, content):
@@ -137,15 +137,15 @@ def test_a_fit_that_is_terminated_before_it_has_begun_leaves_nothing(shelf, tmp_
 
 
 def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
-    from bedl.cli import console
-    from bedl.cli.console import Stopped
+    from bedl.cli.progress import TrainingBar
+    from bedl.cli.stopping import Stopped
 
     def stop(self, run, row):
         raise Stopped(signal.SIGTERM)
 
     words = ["fit", shelf / "flowers.csv", "-t", "kind", "--epochs", 2, "--out", tmp_path / "m"]
     with monkeypatch.context() as patch:
-        patch.setattr(console.TrainingBar, "on_epoch", stop)
+        patch.setattr(TrainingBar, "on_epoch", stop)
         said = run(*words)
     assert said.exit_code == 143
     assert "--resume" in said.stderr
@@ -154,9 +154,9 @@ def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
 
 
 def test_a_stop_that_a_library_swallows_is_still_one(monkeypatch):
-    from bedl.cli import console
+    from bedl.cli import stopping
 
-    monkeypatch.setattr(console, "_asked", [signal.SIGTERM])
+    monkeypatch.setattr(stopping, "_asked", [signal.SIGTERM])
     said = run("fit", "no.csv", "-t", "y")  # what fails now may do so for that
     assert (said.exit_code, said.stderr) == (143, "Stopped.\n")
 

@@ -51,7 +51,7 @@ def test_built_in_sets_have_a_target_of_their_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ensemble", [1, 2])
 def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, ensemble):
-    from bedl.cli import console
+    from bedl.cli.progress import TrainingBar
 
     words = ["fit", shelf / "houses.csv", "--target", "price", "--epochs", 4, "--seed", 3, "--ensemble", ensemble]
     monkeypatch.setattr("bedl.estimators.tabular.fitting.LEAST", 0.0)  # a checkpoint after every epoch
@@ -62,7 +62,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
             if row["epoch"] == 2:
                 raise KeyboardInterrupt
 
-        patch.setattr(console.TrainingBar, "on_epoch", stop)
+        patch.setattr(TrainingBar, "on_epoch", stop)
         said = run(*words, "--out", tmp_path / "m")
     assert said.exit_code == 130
     assert "--resume" in said.stderr
@@ -81,11 +81,11 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
 
 
 def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
-    from bedl.cli import console
+    from bedl.cli.progress import TrainingBar
 
     runs = []
     monkeypatch.setattr("bedl.estimators.tabular.fitting.LEAST", 0.0)
-    monkeypatch.setattr(console.TrainingBar, "on_end", lambda self, run: runs.append(run))
+    monkeypatch.setattr(TrainingBar, "on_end", lambda self, run: runs.append(run))
     words = ["fit", shelf / "houses.csv", "-t", "price", "--epochs", 2, "--ensemble", 3, "--out", tmp_path / "m"]
     said = run(*words, ok=True)
     assert "2 epochs" in said.stderr

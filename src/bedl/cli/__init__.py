@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from bedl.cli.console import Stopped, exit_code, listen, stop_listening
+from bedl.cli.stopping import Stopped, exit_code, listen, stop_listening
 
 __all__ = ["main"]
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bedl.cli.console import Stopped, asked_to_stop, exit_code, explained, say, say_error
+from bedl.cli.console import explained, say, say_error
 from bedl.cli.options import DEBUG
+from bedl.cli.stopping import Stopped, asked_to_stop, exit_code
 from bedl.cli.verbs import bench, compare, data, evaluate, fit, networks, predict
 
 __all__ = ["app"]

@@ -6,12 +6,10 @@ import json
 import math
 import re
 import shlex
-import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,29 +17,18 @@ import typer
 
 from bedl._utils.errors import BEDLError, on_command_line
 from bedl._utils.io import remedy
-from bedl.estimators.tabular import Watcher
-from bedl.evaluation import tasks
-from bedl.training.callbacks import Callback, Row
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from bedl.bench import Progress, Sheet, Table
-    from bedl.data import TableEncoder
     from bedl.estimators.tabular import Comparison
 
 __all__ = [
-    "Bars",
-    "Onlooker",
-    "Stopped",
-    "TrainingBar",
-    "asked_to_stop",
     "bar",
     "download_bar",
-    "exit_code",
     "explained",
     "fit_command",
-    "listen",
     "names",
     "numbers",
     "print_comparison",
@@ -54,7 +41,6 @@ __all__ = [
     "say_notes",
     "sizes",
     "stem",
-    "stop_listening",
     "watching",
     "widths",
 ]
@@ -132,21 +118,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# Bars for rows, files and downloads.
-
-
-class Bars(Watcher):
-    """Shows on stderr how far a table or many are, if that is a terminal.
-
-    Args:
-        unit: of what is counted.
-    """
-
-    def __init__(self, unit: str = "rows"):
-        self.unit = unit
-
-    def bar(self, text: str, total: int | None) -> AbstractContextManager[Callable[[int], object]]:
-        return bar(text, total, self.unit)
+# Bars for downloads.
 
 
 @contextmanager
@@ -326,120 +298,6 @@ def explained(error: Exception) -> str:
         missing = isinstance(error, ModuleNotFoundError) and error.name
         return f"{error.name} is not installed: pip install 'bedl[all]'" if missing else str(error)
     return f"{type(error).__name__}: {error}\n--debug shows where this comes from"
-
-
-# What ends a command early: Ctrl-C and SIGTERM.
-
-
-class Stopped(BaseException):
-    """SIGTERM or Ctrl-C. No KeyboardInterrupt: Typer would end the process at some of those without a word.
-
-    Args:
-        number: of the signal.
-    """
-
-    def __init__(self, number: int = signal.SIGINT):
-        super().__init__(number)
-        self.number = number
-
-
-def exit_code(stop: BaseException) -> int:
-    """What a process that was stopped ends with: 128 and the number of the signal."""
-    return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
-
-
-def listen() -> None:
-    """Make signals that end the process exceptions, so that what is under way is put away first."""
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it ignored
-        signal.signal(signal.SIGINT, _stop)
-
-
-def stop_listening() -> None:
-    """All is done, and what is left is Python's own end, which would let a signal look like a failure."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is _stop:
-            signal.signal(number, signal.SIG_IGN)
-
-
-_asked: list[int] = []
-
-
-def asked_to_stop() -> Stopped | None:
-    """The stop that was asked for, if one was: libraries may swallow the exception, and fail by it later."""
-    return Stopped(_asked[0]) if _asked else None
-
-
-def _stop(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
-    _asked.append(number)
-    raise Stopped(number)
-
-
-# Who looks on at a terminal: bars, and what is said while a table is learned from.
-
-
-_KINDS = {"number": "numbers", "category": "categories", "date": "dates", "boolean": "true or false"}
-
-
-class TrainingBar(Callback):
-    """A bar for each run of the training loop, on stderr, if that is a terminal."""
-
-    def __init__(self, members: int):
-        self.members, self.number, self.epochs = members, 0, 0
-        self.bar: Any = None
-
-    def on_start(self, run: Any) -> None:
-        self.number += 1
-        self.epochs = run.epoch
-        if not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        together = hasattr(run, "methods")  # all members as one run
-        which = f" {self.number} of {self.members}" if not together else f" {self.members} networks"
-        what = "training" + ("" if self.members == 1 else which)
-        where = "epoch {task.fields[epoch]}, loss {task.fields[loss]:.3f}"
-        columns = (TextColumn(what), BarColumn(), TextColumn(where), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.bar.add_task("", total=run.total_steps, completed=run.step, epoch=run.epoch, loss=float("nan"))
-        self.bar.start()
-
-    def on_step(self, run: Any, row: Row) -> None:
-        if self.bar is not None:
-            self.bar.update(self.task, completed=run.step, epoch=row["epoch"] + 1, loss=row["loss"])
-
-    def on_epoch(self, run: Any, row: Row) -> None:
-        self.epochs = row["epoch"] + 1
-
-    def on_end(self, run: Any) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
-
-class Onlooker(Bars):
-    """Says on stderr what `bedl fit` does."""
-
-    def __init__(self, members: int):
-        super().__init__()
-        self.training = TrainingBar(members)
-        self.callbacks = (self.training,)
-
-    def on_columns(self, encoder: TableEncoder) -> None:
-        kinds = Counter(column["kind"] for column in encoder.to_dict()["columns"])
-        columns = ", ".join(f"{count} of {_KINDS.get(kind, kind)}" for kind, count in kinds.items())
-        what = tasks.get(encoder.task).describe(encoder.names)
-        say(f"Target {encoder.target!r}: {what}. Columns: {columns}.")
-        say_notes(encoder.notes)
-
-    def on_trained(self, chosen: str) -> None:
-        say(f"Learned by {chosen}.")
-
-    def on_rows(self, encoder: TableEncoder, counts: dict[str, int]) -> None:
-        learned, held = counts["training"], counts["held_out"]
-        say(f"Learning from {learned} rows, {encoder.n_features} features; {held} rows held out.")
 
 
 # Commands as a person would type them.

@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted, validate_data
 from torch import nn
 
 from bedl.deploy.wrappers import InUnits
 from bedl.estimators import storage
+from bedl.estimators._sklearn import (
+    BaseEstimator,
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 from bedl.estimators.fit import Recipe, partial_train, recipe, seeds_of, train
 from bedl.estimators.inputs import (
     CHUNK,
@@ -114,7 +119,7 @@ class Portable:
             path: the file.
             given: parameters that no file can hold: the `net` (a module or callable), an own objective or activation.
         """
-        return storage.load(Path(path), cls, given)
+        return storage.restore(Path(path), cls, given)
 
     def _exportable(self) -> Any:
         """What leaves Python, in single precision, on the CPU, in evaluation mode; see `bedl.deploy`."""

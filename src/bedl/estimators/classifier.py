@@ -7,13 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import nn
 
 from bedl.deploy.wrappers import Tempered
+from bedl.estimators._sklearn import (
+    ClassifierMixin,
+    _check_y,
+    check_classification_targets,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    compute_sample_weight,
+    type_of_target,
+    validate_data,
+)
 from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
 from bedl.estimators.calibration import fitted_temperatures
 from bedl.estimators.inputs import check_targets

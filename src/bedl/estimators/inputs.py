@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.utils.validation import _check_feature_names, _check_n_features
 from torch import Tensor
 
+from bedl.estimators._sklearn import _check_feature_names, _check_n_features
 from bedl.evaluation import tasks
 from bedl.moments import Moments
 from bedl.nn.tabular import Standardize

@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import RegressorMixin
-from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted, validate_data
 
 from bedl.deploy.wrappers import WithSpread
+from bedl.estimators._sklearn import (
+    RegressorMixin,
+    _check_y,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 from bedl.estimators.acquisition import MOST_ROWS, candidates, most_telling, rest_of
 from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
 from bedl.estimators.calibration import checked_scores, held_out_scores, thinned

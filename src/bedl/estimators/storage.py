@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -150,7 +151,17 @@ def _as_json(value: Any) -> Any:
 
 
 # -- reading ------------------------------------------------------------------------------------------
-def load(path: Path, kind: type | None, given: dict[str, Any], sha256: str | None = None) -> Any:
+def load(path: str | os.PathLike[str], **given: Any) -> Any:
+    """Read an estimator that was written with `save`, whichever it is.
+
+    Args:
+        path: the file.
+        given: parameters that no file can hold: the `net` (a module or callable), an own objective or activation.
+    """
+    return restore(Path(path), None, given)
+
+
+def restore(path: Path, kind: type | None, given: dict[str, Any], sha256: str | None = None) -> Any:
     """Read an estimator; of any class if `kind` is None or the common base; of one file only, if its hash is given."""
     from bedl.estimators import BEDLClassifier, BEDLRegressor
 

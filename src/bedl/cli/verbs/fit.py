@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bedl.cli.console import Stopped, exit_code, print_json, print_scores, say, widths
+from bedl.cli.console import print_json, print_scores, say, widths
 from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root
+from bedl.cli.stopping import Stopped, exit_code
 
 if TYPE_CHECKING:
     from bedl.data import Table
@@ -111,7 +112,8 @@ def fit(
 
       bedl fit houses.csv --target price --resume
     """
-    from bedl.cli.console import Onlooker, fit_command, stem
+    from bedl.cli.console import fit_command, stem
+    from bedl.cli.progress import Onlooker
     from bedl.data import open_table
     from bedl.estimators.tabular import fit as learn
     from bedl.estimators.tabular.folder import partial_of

@@ -7,14 +7,16 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from torch import nn
 
 from bedl._utils.errors import BEDLError
 from bedl.cli.console import print_json, sizes
 from bedl.cli.options import Debug, Json, Model, Overwrite
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["FactoryError", "check", "export", "network_from"]
 
@@ -94,6 +96,8 @@ def network_from(factory: str) -> nn.Module:
         >>> network_from("torch.nn:Identity")
         Identity()
     """
+    from torch import nn
+
     place, colon, name = factory.rpartition(":")
     if not colon or not place or not name:
         raise SyntaxError(f"MODULE:FACTORY, such as my_networks:resnet, not {factory!r}")

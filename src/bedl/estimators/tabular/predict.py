@@ -275,9 +275,9 @@ class EstimatorEngine:
     @classmethod
     def of_file(cls, path: Path, encoder: TableEncoder, sha256: str | None = None) -> EstimatorEngine:
         """The estimator in a file, if it is one for this encoder, and the one with this hash."""
-        from bedl.estimators.storage import load
+        from bedl.estimators.storage import restore
 
-        estimator = load(path, None, {}, sha256)
+        estimator = restore(path, None, {}, sha256)
         if estimator.n_features_in_ != encoder.n_features:
             raise ModelFileError(
                 f"{path.parent}: the files do not belong together. Copy the folder again, or train again"
