@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import bedl
+
 ROOMS = (
-    "bedl nn heads objectives methods predictive training estimators data metrics tasks report deploy tabular files"
+    "bedl nn heads objectives methods predictive training estimators data metrics tasks report deploy tabular"
 ).split()
 SECTIONS = ("Args", "Attributes", "Returns", "Raises")
 FORWARDED = "by its rule; refused where there is none"  # Moments' twins of tensor methods: docs/operations.md
@@ -26,7 +27,7 @@ come from. [The guides](README.md) say what to use when.
 
 
 def page() -> str:
-    names = {room: import_module("bedl" if room == "bedl" else f"bedl.{room}") for room in ROOMS}
+    names = {room: bedl if room == "bedl" else getattr(bedl, room) for room in ROOMS}
     # a name belongs to the first room that has it; what `bedl` only passes on is described in its room
     homes: dict[int, str] = {}
     for room in [*ROOMS[1:], "bedl"]:
@@ -41,7 +42,8 @@ def _room(room: str, module: ModuleType, homes: dict[int, str]) -> Iterator[str]
     values = {name: getattr(module, name) for name in module.__all__}
     elsewhere = [name for name, value in values.items() if homes[id(value)] != room]
     if elsewhere:
-        links = ", ".join(f"[`{name}`](#bedl{homes[id(values[name])]})" for name in elsewhere)
+        anchors = {name: getattr(bedl, homes[id(values[name])]).__name__.replace(".", "") for name in elsewhere}
+        links = ", ".join(f"[`{name}`](#{anchor})" for name, anchor in anchors.items())
         yield from (f"Described in their rooms: {links}.", "")
     for name, value in values.items():
         if name not in elsewhere:

@@ -69,8 +69,10 @@ def setup(preset: Preset, method: str, dataset: str, n: int) -> Setup:
         n: how many rows it learns from.
 
     Example:
-        >>> setup("paper", "bedl", "protein", 41157).estimator["hidden_layers"], setup("best", "auto", "boston", 455)
-        ((100,), Setup(estimator={'method': 'auto'}, deviations=()))
+        >>> setup("paper", "bedl", "protein", 41157).estimator["hidden_layers"]
+        (100,)
+        >>> setup("best", "auto", "boston", 455)
+        Setup(estimator={'method': 'auto'}, deviations=(), network={})
     """
     if preset == "best":
         return Setup({"method": method})

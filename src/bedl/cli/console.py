@@ -19,14 +19,11 @@ from bedl._utils.errors import BEDLError, on_command_line
 from bedl._utils.io import remedy
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from bedl.bench import Progress, Sheet, Table
     from bedl.estimators.tabular import Comparison
 
 __all__ = [
     "bar",
-    "download_bar",
     "explained",
     "fit_command",
     "names",
@@ -116,30 +113,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# Bars for downloads.
-
-
-@contextmanager
-def download_bar() -> Iterator[Callable[[str, int, int | None], object] | None]:
-    """A bar for each file, if somebody looks on."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def show(file: str, done: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = progress.add_task(file, total=total)
-            progress.update(tasks[file], completed=done, total=total)
-
-        yield show
 
 
 # Comparisons and benches as tables on stdout, and their rows as they come.

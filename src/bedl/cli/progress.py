@@ -1,38 +1,22 @@
-"""Bars for rows and for training, and what `bedl fit` says while it learns. Imported by the verbs that need it."""
+"""A bar for training, and what `bedl fit` says while a table is learned from."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from bedl.cli.console import bar, say, say_notes
-from bedl.estimators.tabular import Watcher
+from bedl.cli.bars import Bars
+from bedl.cli.console import say, say_notes
 from bedl.evaluation import tasks
 from bedl.training.callbacks import Callback, Row
 
 if TYPE_CHECKING:
     from bedl.data import TableEncoder
 
-__all__ = ["Bars", "Onlooker", "TrainingBar"]
+__all__ = ["Onlooker", "TrainingBar"]
 
 _KINDS = {"number": "numbers", "category": "categories", "date": "dates", "boolean": "true or false"}
-
-
-class Bars(Watcher):
-    """Shows on stderr how far a table or many are, if that is a terminal.
-
-    Args:
-        unit: of what is counted.
-    """
-
-    def __init__(self, unit: str = "rows"):
-        self.unit = unit
-
-    def bar(self, text: str, total: int | None) -> AbstractContextManager[Callable[[int], object]]:
-        return bar(text, total, self.unit)
 
 
 class TrainingBar(Callback):

@@ -199,11 +199,14 @@ class GaussianLayer(nn.Module):
         meet_guests()
         if not self.is_sampling:
             return self._with_common_variance(super().forward(*args, **kwargs))
+        if self.drawn is not None and self.drawn.for_all:  # an ordinary function, of random inputs as well
+            with self.drawn.call(self, args, kwargs):
+                return self.forward_with_draw(*args, **kwargs)
         args, kwargs = tuple(point_value(x) for x in args), {name: point_value(x) for name, x in kwargs.items()}
         if self.drawn is None:
             return self.sample(*args, **kwargs)
         with self.drawn.call(self, args, kwargs):
-            return self.forward_with_draw(*args, **kwargs) if self.drawn.for_all else self.sample(*args, **kwargs)
+            return self.sample(*args, **kwargs)
 
     def forward_with_draw(self, *args: Any, **kwargs: Any) -> Any:
         """The output with the draw of the weights that all points share."""

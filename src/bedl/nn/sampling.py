@@ -116,7 +116,8 @@ def drawn_function(module: nn.Module) -> Iterator[nn.Module]:
     """Inside the block every Gaussian layer of `module` has one draw of its weights, for all data points and calls.
 
     The module is then an ordinary function, one of those that a posterior over global weights speaks of; `sampled`
-    draws for each call and point anew, as local weights have it.
+    draws for each call and point anew, as local weights have it. Random inputs are not drawn: of `Moments`, the
+    function gives `Moments`.
 
     Example:
         >>> import bedl, torch

@@ -70,8 +70,8 @@ def compare(
       bedl compare diabetes --page diabetes.html --json
     """
     from bedl._utils.io import refuse_unwritable
+    from bedl.cli.bars import Bars
     from bedl.cli.console import print_comparison
-    from bedl.cli.progress import Bars
     from bedl.data import open_table
     from bedl.estimators.tabular import compare as compared
 

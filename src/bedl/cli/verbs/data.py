@@ -72,7 +72,7 @@ def fetch(
 
       bedl data fetch uci --root ~/data
     """
-    from bedl.cli.console import download_bar
+    from bedl.cli.bars import download_bar
     from bedl.data import fetch as download
 
     with download_bar() as progress:

@@ -40,7 +40,7 @@ def evaluate(
 
       bedl evaluate model.onnx test.parquet --json
     """
-    from bedl.cli.progress import Bars
+    from bedl.cli.bars import Bars
     from bedl.estimators.tabular import load
     from bedl.evaluation.tasks import score
 
@@ -88,7 +88,7 @@ def report(
       bedl report digits-model digits:test --ood digits:mirrored --out digits.html
     """
     from bedl._utils.io import refuse_unwritable
-    from bedl.cli.progress import Bars
+    from bedl.cli.bars import Bars
     from bedl.estimators.tabular import load
     from bedl.evaluation.report import score, write_report
 

@@ -74,7 +74,7 @@ def predict(
 
       zcat new.csv.gz | bedl predict houses-model - --keep house_id > predictions.csv
     """
-    from bedl.cli.progress import Bars
+    from bedl.cli.bars import Bars
     from bedl.data import TableStream
     from bedl.estimators.tabular import load
     from bedl.estimators.tabular.many_files import is_pattern
@@ -108,7 +108,7 @@ def predict(
 def _predict_parts(model: Path, pattern: str, out: Path | None, as_json: bool, **options: Any) -> None:
     """Files that a pattern stands for, each by itself."""
     from bedl._utils.errors import listed
-    from bedl.cli.progress import Bars
+    from bedl.cli.bars import Bars
     from bedl.estimators.tabular.many_files import predict_parts
 
     if out is None:
