@@ -1,4 +1,9 @@
-"""Random numbers for copies of inputs: drawn where the generator is, given where the inputs are."""
+"""Off-manifold copies of inputs: things that look like the data from afar, and are not.
+
+A perturbation is a function ``(x, generator) -> x`` of the same shape. None of them needs other data.
+`PAC(on="perturbed")` uses them to say "here you do not know" about places that the training set does not cover. Random
+numbers are drawn where the generator is and given where the inputs are.
+"""
 
 from __future__ import annotations
 

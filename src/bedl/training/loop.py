@@ -396,7 +396,8 @@ def fit(
         schedule: factor on the learning rate, of (step, total steps); a linear warm-up by default.
         gradient_clip: greatest norm of a step's gradient; None for no clipping.
         accumulate: micro-batches that a process's part of a batch is cut into, to save memory. The gradient is that
-            of the whole batch; a loss with a root costs one more forward pass for it (see `engines.fabric`).
+            of the whole batch; a loss with a root costs one more forward pass for it (see
+            `bedl.training.engines.fabric`).
         compile: whether to run the step through `torch.compile`. "auto": where the run is long enough for it to pay
             off, which a line of notice then says; for the size of all batches but an epoch's last.
         variance_products: "float32", or "bfloat16": products that make variances round their operands, see

@@ -92,7 +92,7 @@ def render(
 
     Args:
         results: what to show.
-        scores: further scores; by the names of `bedl.report.meanings` they replace the ones computed here, others,
+        scores: further scores; by the names of `bedl.tasks.meanings` they replace the ones computed here, others,
             numbers or text, are added to the headline.
         comparison: of methods on the same data, as `bedl.compare` gives it; a section of its own.
     """
