@@ -1,4 +1,4 @@
-"""`bedl check`: which operations of a network have a rule."""
+"""`bedl check`: which operations of a network have a rule. `bedl export`: a model folder → one ONNX file."""
 
 from __future__ import annotations
 
