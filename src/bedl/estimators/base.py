@@ -168,6 +168,7 @@ class Building(Portable, BaseEstimator):
     target_names_: list[str] | None
     encoder_: FeatureEncoder | None
     calibration_: Any
+    held_out_: Any
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class Building(Portable, BaseEstimator):
         net: Any = None,
         method: str = "auto",
         method_options: dict[str, Any] | None = None,
+        teacher: Any = "auto",
         image_shape: tuple[int, ...] | None = None,
         standardize: bool | str = True,
         unseen: str = "error",
@@ -203,6 +205,7 @@ class Building(Portable, BaseEstimator):
         self.net = net
         self.method = method
         self.method_options = method_options
+        self.teacher = teacher
         self.image_shape = image_shape
         self.standardize = standardize
         self.unseen = unseen
@@ -323,7 +326,16 @@ class Building(Portable, BaseEstimator):
         asked = dataclasses.replace(self._problem(None), noisy=table.noise is not None, steps=steps)
         self.built_ = registry.resolve(self.method, asked, self.method_options, len(table.X))
         scaling = self._scaling(table) if self.standardize else None
-        self.method_ = self._fresh(self._problem(scaling), seed)
+        problem = self._problem(scaling)
+        if registry.get(self.built_[0]).distils:
+            loc, scale = scaling or (np.zeros(table.X.shape[1]), np.ones(table.X.shape[1]))
+            from bedl.estimators.distill import quantile_edges
+
+            problem = dataclasses.replace(problem, edges=quantile_edges(table.X, loc, scale))
+            bins = tuple(max(len(edges) - 1, 0) for edges in problem.edges or ())
+            self.built_ = self.built_[0], {**self.built_[1], "bins": bins}
+        self._problem_ = problem
+        self.method_ = self._fresh(problem, seed)
         if self._members()[0].learns != "by itself":  # what is solved, not stepped to, needs all the digits there are
             self.method_.to(learning)
         counts = slice(None) if table.weight is None else table.weight > 0
@@ -391,6 +403,13 @@ class Building(Portable, BaseEstimator):
         """Let points that were set aside decide how bold predictions are."""
         raise NotImplementedError
 
+    def _calibrate_by(self, committee: Any, fresh: Points) -> None:
+        """Let the committee that a network was distilled from decide how wide and how bold its predictions are.
+
+        fresh: rows near the data that the network has not learned from, with the committee's labels.
+        """
+        raise NotImplementedError
+
     def _parts(self, points: Points, plan: Recipe, seed: int) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others."""
         for number in range(len(self._members())):
@@ -451,6 +470,7 @@ class BEDLEstimator(Building):
         self.n_seen_ = table.size
         points = self._points(table)
         points.n_train = table.size
+        distils = registry.get(self.built_[0]).distils
         with few_threads(self._work(plan.batch_size)):
             if self._members()[0].learns == "by itself":
                 self.history_ = self._fit_by_itself(points)
@@ -458,11 +478,20 @@ class BEDLEstimator(Building):
                 self.history_ = self._fit_in_folds(points, plan, seed, continuing)
             else:
                 points, judges = self._set_aside(points, plan, seed)
+                if distils:
+                    from bedl.estimators.distill import committee_of, labelled_points, near_points, of_points
+
+                    committee = committee_of(self, table, points, seed)
+                    fresh = near_points(committee, table, points, seed)
+                    points = labelled_points(committee, table, points, seed)
+                    plan = of_points(plan, len(table.X), points)
                 parts = list(self._parts(points, plan, seed))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
                 if judges is not None:
                     self._judge(judges)
         self._conclude()
+        if distils:
+            self._calibrate_by(committee, fresh)
         if self.verbose:
             print(self.chosen_)
         return self
@@ -479,7 +508,7 @@ class BEDLEstimator(Building):
 
     def _conclude(self) -> None:
         self.method_.to(getattr(torch, self.dtype_))
-        self.calibration_ = None
+        self.calibration_ = self.held_out_ = None
 
     @property
     def chosen_(self) -> str:

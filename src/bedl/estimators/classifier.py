@@ -187,6 +187,9 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         log_p, truth, counted, vacuity = (np.concatenate(some) for some in (said, labels, weights, lacking))
         self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
 
+    def _calibrate_by(self, committee: Any, fresh: Points) -> None:
+        self._judge(fresh)
+
     def _output_names(self) -> Sequence[Any] | None:
         return self.target_names_ if self._several_labels else list(self.classes_)
 

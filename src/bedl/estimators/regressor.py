@@ -40,6 +40,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         method: how to learn, by name: ``"auto"``, the recipe that bedl stands behind; ``"bedl"``, ``"bedl+reg"`` and
             ``"bedl-hyper"``, the paper's own; `bedl.methods.registry.names()` lists all.
         method_options: options of the method, such as ``{"regularizer": bedl.PAC(strength=0.5)}`` for ``"bedl"``.
+        teacher: what "distilled" learns from beside the rows' own targets: ``"auto"``, a committee of trees, a linear
+            model and a network; or a scikit-learn estimator, or a list of them, which are fitted in folds.
         image_shape: where the columns of X are the pixels of images, their shape: ``(height, width)`` or ``(channels,
             height, width)``. They are scaled alike, and seen as images by methods that can, such as that for classes.
         standardize: scale each feature (channel, for images) to mean 0 and variance 1 in front of the network.
@@ -143,7 +145,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         factor = self._factor(coverage) if calibrated else None
         if factor is None:
             return prediction.interval(coverage)
-        fresh = getattr(self, "calibration_", None) is not None
+        fresh = self._scores() is not None
         spread = prediction.std if fresh else self.method_.interval_spread(prediction)
         rounding = 4 * torch.finfo(spread.dtype).eps * prediction.mean.abs()  # of targets that are all the same
         reach = torch.maximum(factor.to(spread) * spread, rounding)
@@ -200,8 +202,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return self
 
     def _intervals(self) -> dict[str, Any] | None:
-        if getattr(self, "calibration_", None) is not None:
-            scores, mass = self.calibration_
+        if self._scores() is not None:
+            scores, mass = self._scores()
         elif self.method_.interval_factor(0.9) is not None:
             held = self.method_.intervals
             scores, mass = thinned(held.scores.double().cpu().numpy(), held.mass.double().cpu().numpy())
@@ -213,21 +215,28 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         module = super()._as_predicted(method)
         if self._intervals() is None:
             return module
-        fresh = getattr(self, "calibration_", None) is not None
+        fresh = self._scores() is not None
         return WithSpread(module, (lambda prediction: prediction.std) if fresh else method.interval_spread)
 
     def _factor(self, coverage: float) -> torch.Tensor | None:
         """How many standard deviations an interval reaches; None: nothing was held out. shape: (n_targets,)"""
-        if getattr(self, "calibration_", None) is None:
+        if self._scores() is None:
             return self.method_.interval_factor(coverage)
-        scores, mass = (torch.as_tensor(part, dtype=torch.float64) for part in self.calibration_)
+        scores, mass = (torch.as_tensor(part, dtype=torch.float64) for part in self._scores())
         factor = held_out_quantile(scores, mass[:, None].expand_as(scores), coverage)
         if not bool(factor.isfinite().all()):
+            if self.calibration_ is None:  # few rows were held out by fit: as the prediction itself has it
+                return None
             raise ValueError(
                 f"{int(mass[-1])} rows are too few to calibrate intervals of {coverage:.0%}: give more rows to "
                 "calibrate, or ask for a smaller coverage"
             )
         return factor
+
+    def _scores(self) -> Any:
+        """By how many standard deviations rows were missed that were not learned from; None: there were none."""
+        given = getattr(self, "calibration_", None)
+        return getattr(self, "held_out_", None) if given is None else given
 
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
         """Where the spread comes from, as a pandas frame of *variances*, in the target's units squared.
@@ -262,20 +271,27 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             numbers of rows, the first one first. shape: (n,)
         """
         check_is_fitted(self, "method_")
-        nearness = getattr(self.method_, "nearness", None)
-        if nearness is None:
-            raise ValueError(f"method {self.built_[0]!r} keeps no distances between rows; rows_to_label needs 'auto'")
+        place: Any = getattr(self.method_, "place", None)
+        if place is None:
+            raise ValueError(f"method {self.built_[0]!r} knows no distances between rows; rows_to_label needs 'auto'")
         prediction, size = self.predict_dist(X), torch.as_tensor(self.target_scale_).square()
         unknown, noise = ((part / size).mean(1).numpy() for part in (prediction.epistemic, prediction.data))
         if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(unknown):
             raise ValueError(f"n is a number of rows, from 1 to the {len(unknown)} of X; not {n!r}")
         rows, matter = candidates(unknown)
         with torch.no_grad():
-            places = nearness.place(self._inputs(X).fetch_rows(rows).to(device_of(self.method_))).double().cpu()
+            places = place(self._inputs(X).fetch_rows(rows).to(device_of(self.method_))).double().cpu()
         found = rows[most_telling(unknown[rows], float(noise.mean()), places.numpy(), min(int(n), MOST_ROWS), matter)]
         return np.concatenate([found, rest_of(unknown, found)[: n - len(found)]])
 
     # -- for the base class -----------------------------------------------------------------------
+    def _calibrate_by(self, committee: Any, fresh: Any) -> None:
+        for name in ("scales", "log_weights"):
+            own = getattr(self.method_, name)
+            own.copy_(torch.as_tensor(getattr(committee, name)).to(own))
+        scores = np.sort(committee.scores, axis=0)
+        self.held_out_ = thinned(scores, np.arange(1.0, len(scores) + 1))
+
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         return validate_data(
             self, X, y, reset=reset, multi_output=True, y_numeric=True, dtype=[np.float64, np.float32],
@@ -317,13 +333,15 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             "flat_target": self._flat,
             "task": self.task_,
             "calibration": getattr(self, "calibration_", None),
+            "held_out": getattr(self, "held_out_", None),
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.target_loc_ = np.asarray(state["target_loc"])
         self.target_scale_ = np.asarray(state["target_scale"])
         self._flat = state["flat_target"]
-        self.calibration_ = checked_scores(state.get("calibration"), len(self.target_loc_))
+        for name in ("calibration", "held_out"):
+            setattr(self, f"{name}_", checked_scores(state.get(name), len(self.target_loc_)))
         self.task_, self.n_targets_ = state["task"], len(self.target_loc_)
 
     def _names(self) -> dict[str, list[str] | None]:

@@ -89,7 +89,14 @@ FORMAT = "bedl.estimators"
 SCHEMA = 4
 SEALED = 3  # from this version of the format on there is a checksum
 _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
-_LEFT_OUT = ("callbacks", "checkpoint", "compile", "device", "verbose")  # of the process that trained, not of the model
+_LEFT_OUT = (
+    "callbacks",
+    "checkpoint",
+    "compile",
+    "device",
+    "teacher",
+    "verbose",
+)  # of the process that trained, not of the model
 
 
 # -- writing ------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from bedl._utils.errors import BEDLError
 from bedl.methods.base import Method
@@ -57,6 +57,7 @@ class Problem:
         steps: whether it has to learn by steps: little by little, in an ensemble of the user's own, or stopped early.
         image_shape: of images whose pixels are the columns, (height, width) or (channels, height, width); None: the
             columns are no pixels.
+        edges: of the bins of each scaled column, see `bedl.nn.QuantileCodes`; None: they were not looked at.
     """
 
     task: str
@@ -69,6 +70,7 @@ class Problem:
     noisy: bool = False
     steps: bool = False
     image_shape: tuple[int, ...] | None = None
+    edges: Sequence[Tensor] | None = None
 
 
 Build = Callable[..., Method]
@@ -91,6 +93,7 @@ class Registered:
         sized: options that follow from the number of points; None: there are none.
         scaling: of columns in front of it: by their "moments", or by their "quartiles", which outliers do not move.
         build: makes the method, from a `Problem` and options; None for a name that stands for another choice.
+        distils: whether it learns from a committee's labels beside the rows' own, and from codes of quantiles.
         choice: for such a name, which method and options it stands for.
     """
 
@@ -105,6 +108,7 @@ class Registered:
     scaling: Scaling = "moments"
     build: Build | None = None
     choice: Choice | None = None
+    distils: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -150,6 +154,7 @@ def register(
     training: Callable[[int], Training] | None = None,
     sized: Callable[[int], dict[str, Any]] | None = None,
     scaling: Scaling = "moments",
+    distils: bool = False,
 ) -> Callable[[Build], Build]:
     """Decorator: offer a function (problem, **options) -> Method under a name.
 
@@ -160,7 +165,8 @@ def register(
     """
 
     def add(build: Build) -> Build:
-        _METHODS[name] = Registered(name, summary, tasks, reason, needs, extra, training, sized, scaling, build)
+        about = (name, summary, tasks, reason, needs, extra, training, sized, scaling)
+        _METHODS[name] = Registered(*about, build=build, distils=distils)
         return build
 
     return add

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from bedl.moments import Moments
 from bedl.moments.rules.numerical import quadrature
 
-__all__ = ["Columns", "Standardize", "WithShortcut"]
+__all__ = ["Columns", "QuantileCodes", "Standardize", "WithShortcut"]
 
 
 REACH = 3.0
@@ -77,6 +78,52 @@ class Columns(nn.Module):
 
     def extra_repr(self) -> str:
         return f"n_columns={self.n_columns}, size={self.size}"
+
+
+class QuantileCodes(nn.Module):
+    """Each standardised column z, bounded smoothly, beside piecewise-linear codes of its bins.
+
+        code of the bin [a, b]:  clamp((z − a) / (b − a), 0, 1)
+
+    With them a network bends at quantiles of the data. Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for
+    Numerical Features in Tabular Deep Learning", NeurIPS 2022.
+
+    Args:
+        edges: of each column's bins, ascending; fewer than two: the column has none.
+
+    Example:
+        >>> import torch
+        >>> codes = QuantileCodes([torch.tensor([0.0, 1.0, 3.0]), torch.tensor([])])
+        >>> codes(torch.tensor([[2.0, 0.0]])).round(decimals=2)
+        tensor([[1.6600, 0.0000, 1.0000, 0.5000]])
+    """
+
+    column: Tensor
+    low: Tensor
+    width: Tensor
+
+    def __init__(self, edges: Sequence[Tensor]):
+        super().__init__()
+        self.n_columns = len(edges)
+        bins = [max(len(e) - 1, 0) for e in edges]
+        self.register_buffer("column", torch.repeat_interleave(torch.arange(len(edges)), torch.tensor(bins)))
+        self.register_buffer("low", torch.cat([e[:-1] for e in edges]))
+        self.register_buffer("width", torch.cat([e[1:] - e[:-1] for e in edges]))
+        if not bool((self.width > 0).all()):
+            raise ValueError("QuantileCodes: the edges of each column ascend")
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers for each row."""
+        return self.n_columns + len(self.column)
+
+    def forward(self, x: Any) -> Any:
+        """x: tensor or Moments, shape (n, columns) -> (n, n_outputs)"""
+        codes = ((x[..., self.column] - self.low) / self.width).clamp(0.0, 1.0)
+        return torch.cat([bounded(x), codes], -1)
+
+    def extra_repr(self) -> str:
+        return f"n_columns={self.n_columns}, n_outputs={self.n_outputs}"
 
 
 class WithShortcut(nn.Module):

@@ -438,7 +438,9 @@ class as_images:
         return f"as_images({getattr(self.perturbation, '__name__', self.perturbation)!r}, {self.shape})"
 
 
-def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: float = 3.0) -> Tensor:
+def around_and_beyond(
+    x: Tensor, generator: Generator | None = None, reach: float = 3.0, sizes: tuple[float, float] = (0.1, 2.0)
+) -> Tensor:
     """Rows that are no data, each of one of three kinds: near by, with noise of a random size, which reaches into gaps;
     some columns anywhere, up to far outside; or each column from another row.
 
@@ -446,13 +448,14 @@ def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: floa
         x: a table, or several. shape: (*tables, n, columns)
         generator: source of randomness.
         reach: how much of what is anywhere lies far outside: half of it beyond 0.58 · reach standard deviations.
+        sizes: least and greatest standard deviation of the noise, in units of the columns' own.
     """
     row, table = (*x.shape[:-1], 1), x.shape
     loc = x.mean(-2, keepdim=True)
     std = (x - loc).square().mean(-2, keepdim=True).sqrt()
     std = torch.where(std > 0, std, 1.0)
     rand = functools.partial(draw_uniform, x, generator=generator)
-    kind, size, share = rand(*row), torch.exp(math.log(0.1) + math.log(20.0) * rand(*row)), rand(*row)
+    kind, size, share = rand(*row), sizes[0] * torch.exp(math.log(sizes[1] / sizes[0]) * rand(*row)), rand(*row)
     uniform, score = 2 * rand(*table) - 1, rand(*table)  # of which each row uses what its kind needs
     near, mixed = kind < 0.5, kind >= (0.75 if x.shape[-1] > 1 else 1.0)
     normal = torch.erfinv(uniform.clamp(-1 + 2e-6, 1 - 2e-6)) * math.sqrt(2)
@@ -466,6 +469,14 @@ def around_and_beyond(x: Tensor, generator: Generator | None = None, reach: floa
 
 
 around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes_many`
+
+
+def beyond(x: Tensor, generator: Generator | None = None) -> Tensor:
+    """`around_and_beyond` without the rows that are so near by that they may be data. x: shape (*tables, n, columns)"""
+    return around_and_beyond(x, generator, sizes=(0.7, 2.0))
+
+
+beyond.many_tables = True  # type: ignore[attr-defined]
 
 
 def takes_many(perturbation: Perturbation | None) -> bool:

@@ -140,6 +140,18 @@ class NormalPredictive(_RealPredictive):
         parts = (self.mean, self.data, self.distributional, self.model)
         return NormalMixturePredictive(*(part.movedim(0, -1) for part in parts))
 
+    def scaled(self, scales: Tensor, log_weights: Tensor) -> NormalMixturePredictive:
+        """The mixture of normals about the same mean whose variances are `scales` times as large.
+
+        scales: of mean 1 under the weights. shapes: (M,)
+        """
+        means = self.mean[..., None].expand(*self.mean.shape, len(scales))
+        data, distributional, model = (
+            part[..., None] * scales for part in (self.data, self.distributional, self.model)
+        )
+        weights = log_weights.expand(*means.shape[:-2], 1, -1)
+        return NormalMixturePredictive(means, data, distributional, model, weights)
+
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalPredictive:
         """The prediction of ``loc + scale * target``: back to the target's own units. loc, scale shape: () or (D,)"""
         parts = (part * scale**2 for part in (self.data, self.distributional, self.model))

@@ -83,6 +83,11 @@ class Stack(Method):
         line = f", linear {self.shares[-1]:.0%}" if self.linear is not None else ""
         return f"{counts}, weighted by rows held out: networks {shares}{line}"
 
+    @property
+    def place(self) -> Any:
+        """Where rows are, in units of what is predicted; None: no distances are kept."""
+        return None if self.nearness is None else self.nearness.place
+
     # -- the members' own predictions -------------------------------------------------------------
     def _stacked(self, x: Tensor | Moments, names: Sequence[str]) -> list[Tensor]:
         """Quantities of all members' predictions, by name. shapes: (groups, held, n, …)"""

@@ -19,6 +19,7 @@ __all__ = [
     "Activation",
     "Affine",
     "Chain",
+    "Codes",
     "Embedding",
     "Layer",
     "Pair",
@@ -291,6 +292,21 @@ class Scaling:
         if not inputs:
             return None
         return Pair(by.loc / self.scale, None if by.variance is None else by.variance / self.scale.square())
+
+
+class Codes:
+    """`bedl.nn.QuantileCodes` of known inputs. column, low, width: shape (bins,)"""
+
+    def __init__(self, column: Tensor, low: Tensor, width: Tensor):
+        self.column, self.low, self.width = column, low, width
+
+    def forward(self, x: Pair) -> Pair:
+        codes = ((x.loc[..., self.column] - self.low) / self.width).clamp_(0.0, 1.0)
+        return Pair(torch.cat([compact(x.loc), codes], -1), None)
+
+    def backward(self, by: Pair, inputs: bool) -> Pair | None:
+        assert not inputs, "codes stand in front of everything that learns"
+        return None
 
 
 class Embedding:

@@ -14,13 +14,14 @@ from bedl.heads import Dirichlet, Normal
 from bedl.methods import Batch, Method
 from bedl.moments import Moments
 from bedl.nn import GaussianLinear
-from bedl.nn.tabular import Columns, Standardize, WithShortcut
+from bedl.nn.tabular import Columns, QuantileCodes, Standardize, WithShortcut
 from bedl.objectives import WeightPrior
 from bedl.training.callbacks import log_prob_of
 from bedl.training.engines.fused.layers import (
     Activation,
     Affine,
     Chain,
+    Codes,
     Embedding,
     Layer,
     Pair,
@@ -34,7 +35,7 @@ __all__ = ["Batched"]
 
 
 ACTIVATIONS = (nn.ReLU, nn.ELU, nn.GELU, nn.LeakyReLU, nn.Mish, nn.Sigmoid, nn.SiLU, nn.Softplus, nn.Tanh)
-Fixed = Callable[[str], Tensor]  # a buffer by its name. shape: as it is, or (R, *shape) where replicas differ
+Buffer = Callable[[str], Tensor]  # a buffer by its name. shape: as it is, or (R, *shape) where replicas differ
 
 
 class NotKnown(Exception):
@@ -54,7 +55,7 @@ class Batched:
         NotKnown: where something in the methods has no twin here.
     """
 
-    def __init__(self, methods: Sequence[Method], rows: Rows, fixed: Fixed, numbers: dict[tuple[int, str], Tensor]):
+    def __init__(self, methods: Sequence[Method], rows: Rows, fixed: Buffer, numbers: dict[tuple[int, str], Tensor]):
         parts = [method.parts for method in methods]
         if any(part is None for part in parts):
             raise NotKnown("a method that is more than a network, a head and an objective")
@@ -107,7 +108,7 @@ def _watched(net: nn.Module) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in net.modules())
 
 
-def _layer(module: Any, prefix: str, rows: Rows, fixed: Fixed) -> Layer:
+def _layer(module: Any, prefix: str, rows: Rows, fixed: Buffer) -> Layer:
     """The twin of a module whose parameters' names begin with `prefix`."""
     kind = type(module)
     if kind is nn.Sequential:
@@ -121,6 +122,10 @@ def _layer(module: Any, prefix: str, rows: Rows, fixed: Fixed) -> Layer:
     if kind is Standardize and module.loc.dim() == 1:
         loc, scale = (fixed(prefix + name) for name in ("loc", "scale"))
         return Scaling(*(part if part.dim() == 1 else part.unsqueeze(1) for part in (loc, scale)))
+    if kind is QuantileCodes:
+        buffers = [fixed(prefix + name) for name in ("column", "low", "width")]
+        if buffers[1].dim() == 1:  # the same for all replicas
+            return Codes(*buffers)
     if kind is WithShortcut and type(module.columns) is Columns:
         _all_learn(module, prefix, rows)
         columns = Embedding(rows, prefix + "columns.", module.columns.size)
