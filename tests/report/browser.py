@@ -64,7 +64,7 @@ class Browser:
         frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
         self._post("/execute/async", {"script": frames, "args": []})
 
-    def open(self, path: Path, *, width=1200, dark=False, media=""):
+    def open(self, path: Path | str, *, width=1200, dark=False, media=""):
         """Load a page; logs start anew."""
         self.devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600
@@ -72,7 +72,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.devtools("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self.log("browser"), self.log("performance")
-        self._post("/url", {"url": path.resolve().as_uri()})
+        self._post("/url", {"url": path if isinstance(path, str) else path.resolve().as_uri()})
 
     def key(self, name):
         for kind in ("rawKeyDown", "keyUp"):
