@@ -106,9 +106,8 @@ bench: $(STAMP) ## speed against peers (benchmarks/); never part of the tests
 	@test -d benchmarks || { echo "make bench: there is no benchmarks/ folder yet" >&2; exit 1; }
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(STAMP) ## generate docs/operations.md from the rules, docs/api.md from docstrings, docs/tables.md from results/
+docs: $(STAMP) ## generate docs/operations.md from the rules, docs/tables.md from results/
 	$(BIN)/python -m tools.operations > docs/operations.md || { rm -f docs/operations.md; exit 1; }
-	$(BIN)/python tools/api.py > docs/api.md || { rm -f docs/api.md; exit 1; }
 	$(BIN)/python tools/bench_tables.py > docs/tables.md || { rm -f docs/tables.md; exit 1; }
 
 architectures: $(STAMP) ## which published architectures work, approximate or are refused: docs/architectures.md (minutes)

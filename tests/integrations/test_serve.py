@@ -310,7 +310,7 @@ def test_a_dropped_file_shows_bands(task: str, tmp_path: Path) -> None:
         if window is not None:
             window.close()
         process.terminate()
-        process.wait(20)
+        process.communicate(timeout=20)
 
 
 def _wait_for(url: str, process: Any) -> None:

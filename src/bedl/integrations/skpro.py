@@ -26,7 +26,7 @@ class BEDLProbaRegressor(BaseProbaRegressor):
         estimator: an unfitted `BEDLRegressor`, which is copied; None: one with the default settings.
 
     Example:
-        >>> import pandas, numpy
+        >>> import bedl, numpy, pandas
         >>> X = pandas.DataFrame({"x": numpy.linspace(-1, 1, 60)})
         >>> y = pandas.DataFrame({"y": 3 * X["x"]})
         >>> model = BEDLProbaRegressor(bedl.BEDLRegressor(method="bedl", epochs=5, device="cpu")).fit(X, y)
