@@ -54,16 +54,15 @@ def reference() -> dict[str, str]:
             homes.setdefault(id(getattr(modules[name], public)), name)
     pages = {}
     for name, title in PACKAGES.items():
-        full = modules[name].__name__ if name == "bedl" else f"bedl.{name}"
-        lines = [f"# {title}" if name == "bedl" else f"# {full}: {title.lower()}", ""]
-        for public in modules[name].__all__:
-            value = getattr(modules[name], public)
+        full = "bedl" if name == "bedl" else f"bedl.{name}"
+        values = {public: getattr(modules[name], public) for public in modules[name].__all__}
+        lines = [f"# {full}", "", f"{title}.", ""]
+        for public, value in values.items():
             if homes[id(value)] != name:
-                lines += [f"- [`{full}.{public}`]({homes[id(value)]}.md#{public.lower()})"]
-        for public in modules[name].__all__:
-            value = getattr(modules[name], public)
+                lines.append(f"- [`{full}.{public}`]({homes[id(value)]}.md#{_anchor(value) or public.lower()})")
+        for public, value in values.items():
             if homes[id(value)] == name:
-                lines += ["", f"## `{full}.{public}` {{#{public.lower()}}}", "", *_entry(value)]
+                lines += ["", *_entry(f"{full}.{public}", value)]
         pages[f"reference/{name}.md"] = "\n".join(lines) + "\n"
     for name in INTEGRATIONS:
         lines = [f"# bedl.integrations.{name}", "", f"::: bedl.integrations.{name}", OPTIONS]
@@ -75,13 +74,20 @@ def _module(name: str) -> Any:
     return getattr(import_module("bedl"), name)
 
 
-def _entry(value: Any) -> list[str]:
-    module = getattr(value, "__module__", None)
-    if not isinstance(module, str) or not hasattr(value, "__qualname__"):
-        return [f"A {type(value).__name__}."]
+def _anchor(value: Any) -> str | None:
+    """Where mkdocstrings describes a class or a function; None for other values."""
     if not inspect.isclass(value) and not inspect.isroutine(value):
-        return [inspect.getdoc(value) or ""]
-    return [f"::: {module}.{value.__qualname__}", OPTIONS]
+        return None
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def _entry(name: str, value: Any) -> list[str]:
+    anchor = _anchor(value)
+    if anchor is None:
+        about = "" if type(value).__module__ == "builtins" else inspect.getdoc(value) or ""
+        return [f"## `{name}` {{#{name.rpartition('.')[2].lower()}}}", "", about or f"A {type(value).__name__}."]
+    options = "    options: {show_root_heading: true, heading_level: 2, heading: %s, toc_label: %s}"
+    return [f"::: {anchor}", options % (name, name.rpartition(".")[2])]
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -98,7 +104,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         if not (ROOT / inside).exists():
             return match[0]
         kind = "tree" if (ROOT / inside).is_dir() else "blob"
-        return f"]({config.repo_url}/{kind}/main/{inside}{'#' + fragment if fragment else ''})"
+        return f"]({config.extra['repository']}/{kind}/main/{inside}{'#' + fragment if fragment else ''})"
 
     return re.sub(r"\]\(([^)\s]+)\)", moved, markdown)
 

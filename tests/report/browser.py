@@ -87,9 +87,10 @@ class Browser:
         events = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
         return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
 
-    def screenshot(self, scale=1.0) -> bytes:
-        """The whole page, not only what is in view."""
-        width, height = self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+    def screenshot(self, scale=1.0, height=None) -> bytes:
+        """The whole page, not only what is in view; or so much of it."""
+        width, whole = self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+        height = whole if height is None else min(height, whole)
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
         answer = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(answer["data"])
