@@ -71,7 +71,7 @@ def band(found: dict[str, np.ndarray], theme: Theme) -> str:
             f'<circle cx="{a:.1f}" cy="{b:.1f}" r="1.8" fill="{theme.text}" fill-opacity="0.7"/>'
             for a, b in zip(across(found["x"]), up(found["y"]), strict=True)
         ),
-        f'<text x="{left}" y="14" {text}>prediction, 90 % interval and training data; below, the parts of the variance</text>',
+        f'<text x="{left}" y="14" {text}>prediction, 90 % interval, data; below: parts of the variance</text>',
     ]
     total = sum(found[name] for name in ("data", "distributional", "model"))
     top = 290
