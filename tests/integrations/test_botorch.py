@@ -131,7 +131,7 @@ def test_a_few_steps_lower_the_minimum(name: str) -> None:
     Y = -evaluate(X)[:, None]
     first = Y.max()
     for step in range(3):
-        model = BEDLModel.fit(X, Y, ensemble=2, epochs=60, random_state=step)
+        model = BEDLModel.fit(X, Y, ensemble=2, random_state=step)
         if name == "heteroscedastic":
             acquisition: Any = qLogNoisyExpectedImprovement(model, X)
         elif step == 0:
