@@ -22,7 +22,7 @@ PROCESSORS ?= ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_
               BEDL_NATIVE=0 OMP_NUM_THREADS=2
 
 .DEFAULT_GOAL := help
-.PHONY: architectures help setup demo test test-all test-campaign test-lowest test-processors lint format bench docs clean
+.PHONY: architectures help setup demo test test-all test-campaign test-lowest test-processors lint format bench docs site dist clean
 
 help: ## show this list
 	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
@@ -106,14 +106,26 @@ bench: $(STAMP) ## speed against peers (benchmarks/); never part of the tests
 	@test -d benchmarks || { echo "make bench: there is no benchmarks/ folder yet" >&2; exit 1; }
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(STAMP) ## generate docs/operations.md from the rules, docs/api.md from docstrings, docs/tables.md from results/
+docs: $(STAMP) ## generate docs/operations.md from the rules, docs/tables.md from results/
 	$(BIN)/python -m tools.operations > docs/operations.md || { rm -f docs/operations.md; exit 1; }
-	$(BIN)/python tools/api.py > docs/api.md || { rm -f docs/api.md; exit 1; }
 	$(BIN)/python tools/bench_tables.py > docs/tables.md || { rm -f docs/tables.md; exit 1; }
+
+# What is needed beyond `make setup`, at the versions of constraints.txt.
+EXTRA = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+
+site: $(STAMP) ## the documentation site, in build/site; a broken link or reference is an error
+	@$(BIN)/python -c "import mkdocs, material, mkdocstrings, mkdocs_jupyter, latex2mathml" 2> /dev/null || \
+		$(EXTRA) $$($(BIN)/python tools/extra.py site)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+dist: $(STAMP) ## sdist and wheels in dist/, installed in a fresh environment and run there
+	@$(BIN)/python -c "import build, hatchling, auditwheel" 2> /dev/null || \
+		$(EXTRA) $$($(BIN)/python tools/extra.py dist)
+	$(BIN)/python tools/dist.py
 
 architectures: $(STAMP) ## which published architectures work, approximate or are refused: docs/architectures.md (minutes)
 	$(BIN)/python -m tools.architectures $(ARGS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) build demo dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .cache build demo dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -51,12 +51,13 @@ class Kernels(BuildHookInterface):
     """Adds the kernels to wheels and editable installations."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name != "wheel" or os.name != "posix":
+        if self.target_name != "wheel" or os.name != "posix" or os.environ.get("BEDL_PURE"):
             return
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         try:
             if shutil.which(compiler[0]) is None:
                 compiler = ["cc"]
+            compiler += shlex.split(os.environ.get("ARCHFLAGS", ""))  # of macOS: which processors to build for
             build(compiler)
         except (OSError, RuntimeError) as error:
             self.app.display_warning(f"bedl: no kernels in C were built, PyTorch does their work. {error}")

@@ -64,7 +64,7 @@ class Browser:
         frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
         self._post("/execute/async", {"script": frames, "args": []})
 
-    def open(self, path: Path, *, width=1200, dark=False, media=""):
+    def open(self, path: Path | str, *, width=1200, dark=False, media=""):
         """Load a page; logs start anew."""
         self.devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600
@@ -72,7 +72,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.devtools("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self.log("browser"), self.log("performance")
-        self._post("/url", {"url": path.resolve().as_uri()})
+        self._post("/url", {"url": path if isinstance(path, str) else path.resolve().as_uri()})
 
     def key(self, name):
         for kind in ("rawKeyDown", "keyUp"):
@@ -87,9 +87,10 @@ class Browser:
         events = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
         return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
 
-    def screenshot(self, scale=1.0) -> bytes:
-        """The whole page, not only what is in view."""
-        width, height = self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+    def screenshot(self, scale=1.0, height=None) -> bytes:
+        """The whole page, not only what is in view; or so much of it."""
+        width, whole = self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+        height = whole if height is None else min(height, whole)
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
         answer = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(answer["data"])

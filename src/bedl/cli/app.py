@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from bedl.cli.console import explained, say, say_error
 from bedl.cli.options import DEBUG
 from bedl.cli.stopping import Stopped, asked_to_stop, exit_code
-from bedl.cli.verbs import bench, compare, data, evaluate, fit, networks, predict
+from bedl.cli.verbs import bench, compare, data, evaluate, fit, networks, predict, serve
 
 __all__ = ["app"]
 
@@ -97,6 +97,7 @@ app.command("predict")(predict.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(evaluate.report)
 app.command("export")(networks.export)
+app.command("serve")(serve.serve)
 app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
 app.command("methods")(compare.methods)

@@ -1,6 +1,6 @@
 """The figures of docs/results.md, drawn from the rows in results/.
 
-python -m tools.figures
+python -m tools.figures.results
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bedl.bench import sheets
 from bedl.bench.runner import row_file
 from bedl.bench.tables import get
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 INK, PALE, OURS, OTHER, THIRD = "#1c1c1e", "#d0d0d5", "#0b5cad", "#c4540a", "#1b6e3c"
 WIDTH, HEIGHT, GAP = 210, 150, 46  # of a panel
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine")

@@ -1,6 +1,6 @@
 """docs/plane.svg: total uncertainty and its three parts over the plane, for two moons and three blobs of classes.
 
-python -m tools.plane > docs/plane.svg
+python -m tools.figures.plane > docs/plane.svg
 """
 
 from __future__ import annotations
@@ -53,26 +53,36 @@ def main() -> None:
 
 
 def _row(name: str, model: BEDLClassifier, x: np.ndarray, y: np.ndarray, top: int) -> str:
-    reach = 1.9 * float(np.abs(x - x.mean(0)).max())
-    centre = x.mean(0)
-    across = np.linspace(-reach, reach, CELLS, dtype=np.float32)
-    plane = np.stack(np.meshgrid(across, -across), -1).reshape(-1, 2) + centre
-    parts = model.uncertainty(plane)
-    most = math.log(len(np.unique(y)))
     dots = name.replace(" ", "-")
-    texts = [f'<defs><g id="{dots}">{_points(x - centre, y, reach)}</g></defs>']
+    texts = [f'<defs><g id="{dots}">{points_of(x, y)}</g></defs>']
     texts += [
         f'<text transform="translate(20,{top + SIDE / 2}) rotate(-90)" text-anchor="middle">{escape(name)}</text>'
     ]
-    for number, part in enumerate(PARTS):
-        values = parts[part].to_numpy().reshape(CELLS, CELLS)
+    largest = _values(model, x)
+    for number, (part, image) in enumerate(image_of(model, x, y).items()):
         left = LEFT + number * (SIDE + GAP)
-        title = f"{part}, at most {values.max():.2f}"
+        title = f"{part}, at most {largest[part].max():.2f}"
         texts.append(
             f'<g transform="translate({left},{top})"><text x="{SIDE / 2}" y="-7" text-anchor="middle">{title}</text>'
-            f'<image width="{SIDE}" height="{SIDE}" href="{_map(values / most)}"/><use href="#{dots}"/></g>'
+            f'<image width="{SIDE}" height="{SIDE}" href="{image}"/><use href="#{dots}"/></g>'
         )
     return "".join(texts)
+
+
+def _reach(x: np.ndarray) -> float:
+    return 1.9 * float(np.abs(x - x.mean(0)).max())
+
+
+def _values(model: BEDLClassifier, x: np.ndarray) -> dict[str, np.ndarray]:
+    across = np.linspace(-_reach(x), _reach(x), CELLS, dtype=np.float32)
+    parts = model.uncertainty(np.stack(np.meshgrid(across, -across), -1).reshape(-1, 2) + x.mean(0))
+    return {part: parts[part].to_numpy().reshape(CELLS, CELLS) for part in PARTS}
+
+
+def image_of(model: BEDLClassifier, x: np.ndarray, y: np.ndarray) -> dict[str, str]:
+    """Maps of the uncertainty around the data and of its parts, as data URIs; x shape: (n, 2), y shape: (n,)"""
+    most = math.log(len(np.unique(y)))
+    return {part: _map(values / most) for part, values in _values(model, x).items()}
 
 
 def _map(values: np.ndarray) -> str:
@@ -83,9 +93,9 @@ def _map(values: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(layout.encode(image.round().astype(np.uint8))).decode("ascii")
 
 
-def _points(x: np.ndarray, y: np.ndarray, reach: float) -> str:
-    """Every other point of the data, as a dot."""
-    places = SIDE * (0.5 + 0.5 * x * np.array([1, -1]) / reach)
+def points_of(x: np.ndarray, y: np.ndarray) -> str:
+    """Every other point of the data, as a dot on the map. x shape: (n, 2), y shape: (n,)"""
+    places = SIDE * (0.5 + 0.5 * (x - x.mean(0)) * np.array([1, -1]) / _reach(x))
     dots = [
         f'<circle cx="{a:.1f}" cy="{b:.1f}" r="1.3" fill="{COLOURS[label]}" fill-opacity="0.6"/>'
         for (a, b), label in zip(places[::2], y[::2], strict=True)

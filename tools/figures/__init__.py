@@ -1,0 +1,1 @@
+"""The pictures of README and of the documentation."""
