@@ -36,7 +36,9 @@ def trained_lenet() -> bedl.BEDL:
     """An epoch of digits, without the PAC term: confident where it may be."""
     method = NETS["LeNet-5"].factory(0)
     method = bedl.BEDL(method.net, method.head, None)
-    bedl.fit(method, digits(True), epochs=1, batch_size=100, accelerator="cpu", compile=False, correct=False)
+    bedl.fit(
+        method, digits(True), epochs=1, batch_size=100, compile=False, correct=False, fabric={"accelerator": "cpu"}
+    )
     return method
 
 

@@ -46,7 +46,14 @@ def training(sizes: Iterable[int]) -> Curve:
 
         def run(x: np.ndarray = x, y: np.ndarray = y) -> None:
             torch.manual_seed(0)
-            fit(BEDL(_net(20, 50, 1, 2), Normal(1)), (x, y), epochs=1, batch_size=256, accelerator="cpu", compile=False)
+            fit(
+                BEDL(_net(20, 50, 1, 2), Normal(1)),
+                (x, y),
+                epochs=1,
+                batch_size=256,
+                compile=False,
+                fabric={"accelerator": "cpu"},
+            )
 
         curve[size] = _per_point(run, size, 3)
     return curve

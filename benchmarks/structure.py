@@ -36,7 +36,14 @@ def lenet(variances: str, seed: int, regularizer: PAC | None, epochs: int) -> Sc
     method = NETS["LeNet-5"].factory(seed, variances)
     method = bedl.BEDL(method.net, method.head, regularizer)
     bedl.fit(
-        method, digits(True), epochs=epochs, batch_size=100, accelerator="cpu", compile=False, correct=False, seed=seed
+        method,
+        digits(True),
+        epochs=epochs,
+        batch_size=100,
+        compile=False,
+        correct=False,
+        seed=seed,
+        fabric={"accelerator": "cpu"},
     )
     (x, y), (foreign, _) = digits(False), digits(False, "fashion_mnist")
     with bedl.cached_weights(method):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bedl
-from bedl.training import adam
+from bedl.training import TrainingData
 
 warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # as torch_geometric is imported
 try:
@@ -56,7 +56,7 @@ def parts(batch: Batch) -> tuple:
 train = [molecule(kind) for kind in ("ring", "chain") for _ in range(50 if QUICK else 300)]
 method = bedl.BEDL(bedl.bayesianize(Molecules()), bedl.Dirichlet(2), bedl.PAC(strength=0.1))
 loader = DataLoader(train, batch_size=50, shuffle=True)
-bedl.fit(method, loader, epochs=3 if QUICK else 40, unpack=parts, n_train=len(train), optimizer=adam(0.01))
+bedl.fit(method, TrainingData(loader, unpack=parts, n_train=len(train)), epochs=3 if QUICK else 40, lr=0.01)
 
 test = Batch.from_data_list([molecule(kind) for kind in ("ring", "chain") for _ in range(200)])
 prediction = method.predict(parts(test)[0])  # one pass, no random numbers

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bedl
-from bedl.training import adam
 
 QUICK = "--quick" in sys.argv
 torch.manual_seed(0)
@@ -41,7 +40,7 @@ class Messages(nn.Module):
 order = torch.randperm(N)
 train, test = order[:200], order[200:]
 method = bedl.BEDL(bedl.bayesianize(Messages()), bedl.Dirichlet(CLASSES), regularizer=None)
-bedl.fit(method, (train, labels[train]), epochs=5 if QUICK else 40, batch_size=50, optimizer=adam(0.01))
+bedl.fit(method, (train, labels[train]), epochs=5 if QUICK else 40, batch_size=50, lr=0.01)
 
 prediction = method.predict(test)  # one pass, no random numbers
 right = prediction.label == labels[test]

@@ -11,7 +11,6 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import bedl
-from bedl.training import adam
 
 QUICK = "--quick" in sys.argv
 
@@ -42,7 +41,7 @@ print(f"operations without a rule: {len(report.unsupported)}")
 
 net = bedl.bayesianize(Net())  # a copy, with GaussianConv2d and GaussianLinear in place of the layers
 method = bedl.BEDL(net, bedl.Dirichlet(10), regularizer=None)
-result = bedl.fit(method, (images[train], labels[train]), epochs=2 if QUICK else 8, optimizer=adam(0.01))
+result = bedl.fit(method, (images[train], labels[train]), epochs=2 if QUICK else 8, lr=0.01)
 prediction = method.predict(images[test])  # one pass, no random numbers
 right = prediction.label == labels[test]
 

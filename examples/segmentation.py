@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import bedl
-from bedl.training import adam
 
 QUICK, PAGE = "--quick" in sys.argv, [word for word in sys.argv[1:] if word.endswith(".html")]
 NAMES = ["background", "disc", "square"]
@@ -49,7 +48,7 @@ torch.manual_seed(0)
 train, test = scenes(32 if QUICK else 240, seed=1), scenes(20, seed=2)
 head = bedl.Dirichlet(3, dim=1, ignore_index=255, class_weight=[1.0, 2.0, 2.0])
 method = bedl.BEDL(bedl.bayesianize(Net()), head, bedl.PAC(on="perturbed", strength=0.2))
-bedl.fit(method, train, epochs=1 if QUICK else 12, batch_size=16, optimizer=adam(0.02), compile=False)
+bedl.fit(method, train, epochs=1 if QUICK else 12, batch_size=16, lr=0.02, compile=False)
 
 foreign = test[0].clone()
 foreign[:, :, 6:18, 6:18] = 2.0 * (torch.arange(12) % 4 < 2)  # stripes: nothing like a disc or a square

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import bedl
-from bedl.training import adam
 
 try:
     from transformers import BertConfig, BertForSequenceClassification
@@ -60,7 +59,7 @@ config = BertConfig(
 net = bedl.bayesianize(BertForSequenceClassification(config))
 method = bedl.BEDL(net, bedl.Dirichlet(3), bedl.PAC(strength=0.05))  # it reads the logits
 loader = DataLoader(list(zip(texts, labels, strict=True)), batch_size=32, shuffle=True, collate_fn=collate)
-bedl.fit(method, loader, epochs=3 if QUICK else 5, optimizer=adam(0.003), compile=False)
+bedl.fit(method, loader, epochs=3 if QUICK else 5, lr=0.003, compile=False)
 
 plain = [sentence(rng, tone, tone) for tone in NAMES * 20]
 mixed = [sentence(rng, tone, other) for tone in NAMES for other in NAMES if tone != other]

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import bedl
 from bedl.nn import correct_variances
-from bedl.training import adam
 
 QUICK = "--quick" in sys.argv
 
@@ -29,7 +28,7 @@ net = nn.Sequential(
 )  # fmt: skip
 method = bedl.BEDL(net, bedl.Dirichlet(10), regularizer=None)
 # fit would correct such a network by itself
-bedl.fit(method, (images[train], labels[train]), epochs=1 if QUICK else 5, optimizer=adam(0.01), correct=False)
+bedl.fit(method, (images[train], labels[train]), epochs=1 if QUICK else 5, lr=0.01, correct=False)
 
 
 @torch.no_grad()

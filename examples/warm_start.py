@@ -11,7 +11,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import bedl
-from bedl.training import adam
 
 QUICK = "--quick" in sys.argv
 
@@ -39,7 +38,7 @@ def scores(method: bedl.BEDL) -> tuple[float, float]:
 
 def trained(network: nn.Module) -> bedl.BEDL:
     method = bedl.BEDL(network, bedl.Dirichlet(10), regularizer=None)
-    bedl.fit(method, (x[train], y[train]), epochs=1 if QUICK else 3, optimizer=adam(1e-3))
+    bedl.fit(method, (x[train], y[train]), epochs=1 if QUICK else 3, lr=1e-3)
     return method
 
 

@@ -60,7 +60,7 @@ def test_a_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     y = x @ torch.tensor([1.0, -2.0]) + 0.1 * torch.randn(200)
     method = kind(GaussianLinear(2, 2), Normal(1))
     optimizer = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
-    fit(method, (x, y), epochs=40, optimizer=optimizer, accelerator="cpu")
+    fit(method, (x, y), epochs=40, optimizer=optimizer, fabric={"accelerator": "cpu"})
     prediction = method.predict(x)
     assert (prediction.mean[:, 0] - y).square().mean().sqrt() < 0.2
 

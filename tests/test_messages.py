@@ -58,13 +58,13 @@ def test_tokens_are_not_perturbed_by_default():
     net = bedl.bayesianize(nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(20, 3)))
     method = bedl.BEDL(net, bedl.Dirichlet(3), bedl.PAC(on="perturbed"))
     with pytest.raises(BEDLError, match=r"such as tokens: give one, PAC\(.*on='data'"):
-        fit(method, (torch.randint(0, 10, (16, 5)), LABELS), epochs=1, accelerator="cpu")
+        fit(method, (torch.randint(0, 10, (16, 5)), LABELS), epochs=1, fabric={"accelerator": "cpu"})
 
 
 @pytest.mark.parametrize("callbacks", [[print], print])
 def test_a_function_as_callback(callbacks):
     with pytest.raises(TypeError, match=r"is no callback: derive a class from bedl\.training\.Callback"):
-        fit(classifier(), (X, LABELS), epochs=1, accelerator="cpu", callbacks=callbacks)
+        fit(classifier(), (X, LABELS), epochs=1, callbacks=callbacks, fabric={"accelerator": "cpu"})
     with pytest.raises(TypeError, match="is no callback"):
         fit_replicas([classifier(), classifier()], (X, LABELS), epochs=1, callbacks=callbacks)
 
@@ -74,7 +74,7 @@ def test_targets_that_normal_can_hardly_learn(scale, shift):
     method = bedl.BEDL(bedl.GaussianLinear(4, 2), bedl.Normal(1))
     y = shift + scale * X[:, :1]
     with pytest.warns(UserWarning, match=r"Train on \(y - y\.mean\(\)\) / y\.std\(\)"):
-        fit(method, (X, y), epochs=1, accelerator="cpu")
+        fit(method, (X, y), epochs=1, fabric={"accelerator": "cpu"})
     with pytest.warns(UserWarning, match="BEDLRegressor does both"):
         fit_replicas([method], (X, y), epochs=1)
 

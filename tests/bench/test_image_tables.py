@@ -105,7 +105,7 @@ def test_a_cell_of_ood_is_learned_and_scored(root: Path, tmp_path: Path, monkeyp
 def test_foreign_sets_are_named_and_missing_ones_are_said(root: Path, tmp_path: Path) -> None:
     test = np.random.default_rng(0).random((6, 1, 28, 28), dtype=np.float32)
     sets, left_out = foreign_sets("mnist", test, root, most=4)
-    assert next(iter(sets)) == ood.FOREIGN["mnist"]
+    assert next(iter(sets)) == ood.OUT_OF_DOMAIN["mnist"]
     assert sets.keys() | left_out.keys() <= RESEMBLES.keys()
     assert {images.shape for images in sets.values()} == {(4, 1, 28, 28)}
     np.testing.assert_array_equal(sets["inverted"], 1 - test[:4])

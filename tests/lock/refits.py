@@ -79,7 +79,7 @@ def _engines() -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         def fit() -> np.ndarray:
             torch.manual_seed(0)
             method = mlp()
-            bedl.fit(method, (X, y), epochs=4, batch_size=16, compile=False, progress=False, **options)  # type: ignore
+            bedl.fit(method, (X, y), epochs=4, batch_size=16, compile=False, **options)  # type: ignore
             return outputs(method)
 
         return fit
@@ -98,12 +98,12 @@ def _engines() -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         images = torch.sin(torch.arange(48 * 64) * 0.37).reshape(48, 1, 8, 8)
         net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
         method = bedl.BEDL(bedl.bayesianize(net), bedl.Dirichlet(3))
-        bedl.fit(method, (images, torch.arange(48) % 3), epochs=2, batch_size=16, compile=False, progress=False)
+        bedl.fit(method, (images, torch.arange(48) % 3), epochs=2, batch_size=16, compile=False)
         return method.predict(images[:5]).probabilities.numpy()
 
     yield "one", one()
-    yield "one-accumulate", one(accumulate=2)
-    yield "one-early-stopping", one(validation=(X[:12], y[:12]), early_stopping=bedl.training.EarlyStopping(patience=1))
+    yield "one-accumulate", one(gradient=bedl.training.GradientOptions(accumulate=2))
+    yield "one-early-stopping", one(validation=(X[:12], y[:12]), callbacks=[bedl.training.EarlyStopping(patience=1)])
     yield "replicas-fused", many(nn.ReLU)
     yield "replicas-vmap", many(nn.Tanh)
     yield "convolutional", convolutional

@@ -13,7 +13,7 @@ from bedl.heads import Beta, Dirichlet, Normal
 from bedl.heads.predictive import NormalPredictive
 from bedl.methods import BEDL, Batch, Ensemble, Method
 from bedl.objectives import PAC, HyperPrior, MarginalLikelihood
-from bedl.training import Callback, adam, fit, fit_replicas
+from bedl.training import Callback, GradientOptions, adam, fit, fit_replicas
 from tests.closeness import assert_same_up_to_rounding
 
 
@@ -113,7 +113,14 @@ def test_a_loss_alone_makes_a_method() -> None:
     methods = [MeanSquare() for _ in range(3)]
     assert methods[0].additive
     fit_replicas(methods[:2], (x, y), epochs=60, lr=0.05)
-    fit(methods[2], (x, y), epochs=60, optimizer=adam(0.05), accumulate=2, accelerator="cpu")
+    fit(
+        methods[2],
+        (x, y),
+        epochs=60,
+        optimizer=adam(0.05),
+        gradient=GradientOptions(accumulate=2),
+        fabric={"accelerator": "cpu"},
+    )
     for method in methods:
         assert float(method.loss(Batch(x, y, 64)).detach()) < 1e-2
 
@@ -205,7 +212,7 @@ def test_digits() -> None:
     )  # fmt: skip
     method = BEDL(net, Dirichlet(10), regularizer=PAC())
     began = time.process_time()
-    fit(method, (x[train], y[train]), epochs=15, batch_size=64, optimizer=adam(3e-3), accelerator="cpu")
+    fit(method, (x[train], y[train]), epochs=15, batch_size=64, optimizer=adam(3e-3), fabric={"accelerator": "cpu"})
     assert time.process_time() - began < 60
     accuracy = float((method.predict(x[test]).label == y[test]).float().mean())
     assert accuracy >= 0.97, accuracy
@@ -250,7 +257,7 @@ def test_the_wide_net_learns_from_the_first_steps(regularizer: PAC | None, epoch
         def on_step(self, run, row) -> None:
             losses.append(row["loss"])
 
-    fit(method, Textures(), epochs=epochs, batch_size=32, callbacks=[Note()], accelerator="cpu")
+    fit(method, Textures(), epochs=epochs, batch_size=32, callbacks=[Note()], fabric={"accelerator": "cpu"})
     assert len(losses) == 50 * epochs
     assert sum(losses[-10:]) / 10 < dead - 0.2
 
@@ -274,10 +281,10 @@ def test_validation_knows_dense_outputs_with_weights_and_single_labels() -> None
 
     method = BEDL(ChannelsLast(), Dirichlet(3), None)
     x, y, weight = torch.randn(6, 1, 4, 4), torch.randint(3, (6, 4, 4)), torch.tensor([1.0, 2.0, 0.0, 1.0, 3.0, 1.0])
-    row = fit(method, (x, y), epochs=1, batch_size=6, validation=(x, y, weight), accelerator="cpu").rows[-1]
+    row = fit(method, (x, y), epochs=1, batch_size=6, validation=(x, y, weight), fabric={"accelerator": "cpu"}).rows[-1]
     values = -method.predict(x).log_prob(y)
     expected = (values.mean((1, 2)) * weight).sum() / weight.sum()
     assert row["val_nll"] == pytest.approx(expected.item(), rel=1e-5)
     labels = BEDL(GaussianLinear(2, 2), Beta(1), None)
     x, y = torch.randn(8, 2), torch.ones(8, 1, dtype=torch.long)
-    assert fit(labels, (x, y), epochs=1, validation=(x, y), accelerator="cpu").rows[-1]["val_nll"] > 0
+    assert fit(labels, (x, y), epochs=1, validation=(x, y), fabric={"accelerator": "cpu"}).rows[-1]["val_nll"] > 0

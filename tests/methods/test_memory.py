@@ -96,7 +96,7 @@ def test_networks_that_do_not_fit_side_by_side_are_trained_in_groups(monkeypatch
     whole = BEDLClassifier(**options, random_state=0, device="cpu").fit(X, y)
     each = fit.memory_of(whole.method_.members[0].float(), 32, (3,))
     whole.method_.double()
-    monkeypatch.setattr(fit, "ROOM", 2 * each)
+    monkeypatch.setattr(fit, "MAX_REPLICA_BYTES", 2 * each)
     parts = BEDLClassifier(**options, random_state=0, device="cpu", checkpoint=tmp_path).fit(X, y)
     assert sizes == [5, 2, 2, 1]
     assert sorted({row["member"] for row in parts.history_}) == [0, 1, 2, 3, 4]

@@ -66,8 +66,9 @@ def trained(net, regularizer: HyperPrior | None, n: int, seed: int, steps: int) 
     ensemble = Ensemble.of(5, lambda: BEDL(net(), Normal(1, beta=100.0), regularizer), seed=seed)
     batch_size = min(n, 250)
     epochs = round(steps / math.ceil(n / batch_size))
-    fit_replicas(ensemble, cubic(n, seed), epochs=epochs, batch_size=batch_size, lr=1e-2, gradient_clip=10.0,
-                 schedule=Cosine())  # fmt: skip
+    fit_replicas(
+        ensemble, cubic(n, seed), epochs=epochs, batch_size=batch_size, lr=1e-2, gradient_clip=10.0, schedule=Cosine()
+    )
     return ensemble
 
 

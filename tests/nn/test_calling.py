@@ -112,6 +112,6 @@ def test_models_of_hugging_face_are_taken_as_they_are():
         (transformers.BertForTokenClassification(config), torch.where(x["attention_mask"] > 0, ids % 3, -100)),
     ):
         method = bedl.BEDL(bedl.bayesianize(model), bedl.Dirichlet(3, ignore_index=-100))
-        result = bedl.fit(method, (x, y), epochs=2, validation=(x, y), accelerator="cpu")
+        result = bedl.fit(method, (x, y), epochs=2, validation=(x, y), fabric={"accelerator": "cpu"})
         assert result.rows[-1]["val_nll"] < 3
         assert method.predict(x).label.shape == y.shape

@@ -86,6 +86,13 @@ def test_it_learns():
             return super().forward(features, edges)[number]
 
     method = bedl.BEDL(bedl.bayesianize(Nodes("SAGEConv")), bedl.Dirichlet(3), regularizer=None)
-    bedl.fit(method, (torch.arange(60), group), epochs=60, batch_size=60, accelerator="cpu", compile=False,
-             optimizer=bedl.training.adam(0.01))  # fmt: skip
+    bedl.fit(
+        method,
+        (torch.arange(60), group),
+        epochs=60,
+        batch_size=60,
+        compile=False,
+        lr=0.01,
+        fabric={"accelerator": "cpu"},
+    )
     assert (method.predict(torch.arange(60)).label == group).float().mean() > 0.9

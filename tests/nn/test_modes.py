@@ -73,7 +73,7 @@ def test_frozen_weights_are_not_trained():
     with bedl.cached_weights(net):
         copied = copy.deepcopy(method)
         with pytest.raises(bedl.BEDLError, match="fit: inside"):
-            bedl.fit(method, (x, y), epochs=1, accelerator="cpu")
+            bedl.fit(method, (x, y), epochs=1, fabric={"accelerator": "cpu"})
         with pytest.raises(bedl.BEDLError, match="fit_replicas: inside"):
             bedl.fit_replicas([method], (x, y), epochs=1)
         with pytest.raises(bedl.BEDLError, match="loss, with gradients: inside"):
@@ -85,7 +85,7 @@ def test_frozen_weights_are_not_trained():
         with pytest.raises(bedl.BEDLError, match="load_state_dict: inside"):
             net.load_state_dict(net.state_dict())
     assert copied.net[0].prepared is None  # a copy has its own weights
-    bedl.fit(copied, (x, y), epochs=1, accelerator="cpu")
+    bedl.fit(copied, (x, y), epochs=1, fabric={"accelerator": "cpu"})
 
 
 def test_frozen_weights_have_no_gradient():
@@ -139,7 +139,7 @@ def test_convolutions_under_vmap(channels):
     alone = copy.deepcopy(methods[1])
     data = (x, torch.tensor([0, 1, 2, 0, 1]))
     bedl.fit_replicas(methods, data, epochs=2, batch_size=5, seeds=[0, 1], device="cpu")
-    bedl.fit(alone, data, epochs=2, batch_size=5, seed=1, accelerator="cpu")
+    bedl.fit(alone, data, epochs=2, batch_size=5, seed=1, fabric={"accelerator": "cpu"})
     for a, b in zip(methods[1].parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 

@@ -59,9 +59,14 @@ def test_standard_deviations_after_fit_are_right_to_5_percent(name: str) -> None
     head = bedl.Dirichlet(2, dim=1) if dense else bedl.Dirichlet(4)
     method = bedl.BEDL(bedl.bayesianize(monai_net(name)), head, bedl.PAC(strength=0.1))
     bedl.fit(
-        method, (x, mask if dense else kind), epochs=8, batch_size=32, accelerator="cpu", compile=False,
+        method,
+        (x, mask if dense else kind),
+        epochs=8,
+        batch_size=32,
+        compile=False,
         validation=(held_out[0], held_out[2 if dense else 1]),
-    )  # fmt: skip
+        fabric={"accelerator": "cpu"},
+    )
     new = shapes(150, seed=2)
     one_pass, drawn = deviations(method.net, new[0][: 10 if dense else 150])
     assert float(one_pass.mean() / drawn.mean()) == pytest.approx(1, abs=0.05)

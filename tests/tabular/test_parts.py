@@ -106,7 +106,7 @@ def test_wherever_a_run_is_killed_nothing_stale_is_taken_for_done(parts: Path, m
     again(parts)
     stale = (parts / "out" / "part-0.csv").read_bytes()
     replace(parts / "part-0.csv")
-    for where in ("_predict_part", "proof"):  # before the file is predicted; before it is known that it was
+    for where in ("_predict_part", "fingerprint"):  # before the file is predicted; before it is known that it was
         with monkeypatch.context() as patch:
             patch.setattr(room, where, killed)
             with pytest.raises(Killed):

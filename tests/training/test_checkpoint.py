@@ -130,7 +130,7 @@ DAMAGE = {
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     directory = tmp_path_factory.mktemp("run")
-    fit(method(), regression(), epochs=2, batch_size=10, checkpoint=directory, accelerator="cpu")
+    fit(method(), regression(), epochs=2, batch_size=10, checkpoint=directory, fabric={"accelerator": "cpu"})
     (path,) = list(directory.glob("*10.safetensors"))
     return path.read_bytes()
 
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_changes_nothing(damage, trained: bytes, tmp_path: 
     before, random = vector(model), torch.get_rng_state()
     files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(CheckpointError, match=DAMAGE[damage]):
-        fit(model, regression(), epochs=3, batch_size=10, checkpoint=tmp_path, accelerator="cpu")
+        fit(model, regression(), epochs=3, batch_size=10, checkpoint=tmp_path, fabric={"accelerator": "cpu"})
     with pytest.raises(CheckpointError, match=DAMAGE[damage]):
         load_weights(model, path)
     assert torch.equal(vector(model), before)
@@ -169,7 +169,14 @@ def test_a_checkpoint_of_another_run_is_refused(other: dict, complaint: str, tra
     model = other.get("method", method())
     before = vector(model)
     with pytest.raises(CheckpointError, match=complaint):
-        fit(model, other.get("data", regression()), epochs=3, checkpoint=tmp_path, accelerator="cpu", **settings)
+        fit(
+            model,
+            other.get("data", regression()),
+            epochs=3,
+            checkpoint=tmp_path,
+            **settings,
+            fabric={"accelerator": "cpu"},
+        )
     assert torch.equal(vector(model), before)
 
 
@@ -179,14 +186,14 @@ def test_weights_alone(trained: bytes, tmp_path: Path) -> None:
     model = method(seed=5)
     load_weights(model, path)
     reference = method()
-    fit(reference, regression(), epochs=2, batch_size=10, accelerator="cpu")
+    fit(reference, regression(), epochs=2, batch_size=10, fabric={"accelerator": "cpu"})
     assert torch.equal(vector(model), vector(reference))
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     places = Checkpoints(tmp_path, every_steps=2, keep=3)
     (tmp_path / ".step-0000000001.safetensors.99.part").write_bytes(b"left by a crash")
-    result = fit(method(), regression(), epochs=2, batch_size=10, checkpoint=places, accelerator="cpu")
+    result = fit(method(), regression(), epochs=2, batch_size=10, checkpoint=places, fabric={"accelerator": "cpu"})
     assert [p.name for p in ck.stored(tmp_path)] == [ck.path_of(tmp_path, s).name for s in (6, 8, 10)]
     assert result.checkpoint == ck.path_of(tmp_path, 10)
     assert not list(tmp_path.glob(".*"))
@@ -194,7 +201,19 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
 
 def test_resume_says_what_it_expects(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        fit(method(), regression(), epochs=1, checkpoint=tmp_path, resume=True, accelerator="cpu")
-    fit(method(), regression(), epochs=1, checkpoint=tmp_path, accelerator="cpu")
+        fit(
+            method(),
+            regression(),
+            epochs=1,
+            checkpoint=Checkpoints(tmp_path, resume=True),
+            fabric={"accelerator": "cpu"},
+        )
+    fit(method(), regression(), epochs=1, checkpoint=tmp_path, fabric={"accelerator": "cpu"})
     with pytest.raises(CheckpointError, match="earlier run"):
-        fit(method(), regression(), epochs=1, checkpoint=tmp_path, resume=False, accelerator="cpu")
+        fit(
+            method(),
+            regression(),
+            epochs=1,
+            checkpoint=Checkpoints(tmp_path, resume=False),
+            fabric={"accelerator": "cpu"},
+        )

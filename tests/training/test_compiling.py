@@ -13,6 +13,7 @@ from torch import nn
 
 from bedl import BEDL, Dirichlet, GaussianConv2d, GaussianLinear, Normal, fit
 from bedl.methods import Batch
+from bedl.training import GradientOptions
 from bedl.training.compile import should_compile, variance_precision
 from bedl.training.data import Points
 
@@ -29,7 +30,7 @@ def test_a_compiled_run_ends_where_the_plain_one_does(monkeypatch: pytest.Monkey
     results = []
     for compile in (False, True):
         method, data = problem()
-        fit(method, data, epochs=3, batch_size=32, accelerator="cpu", compile=compile)
+        fit(method, data, epochs=3, batch_size=32, compile=compile, fabric={"accelerator": "cpu"})
         results.append(torch.cat([p.detach().flatten() for p in method.parameters()]))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
@@ -74,7 +75,7 @@ def test_what_cannot_be_compiled_goes_on_plainly(
     monkeypatch.setattr(torch, "compile", broken)
     method, data = problem()
     with caplog.at_level(logging.WARNING):
-        assert fit(method, data, epochs=2, accelerator="cpu", compile=True).steps == 6
+        assert fit(method, data, epochs=2, compile=True, fabric={"accelerator": "cpu"}).steps == 6
     (line,) = [record.getMessage() for record in caplog.records if record.name == "bedl"]
     assert line == "torch.compile failed, so training goes on uncompiled: the compiler is out of order"
 
@@ -83,7 +84,7 @@ def test_what_is_wrong_with_the_data_is_said_as_without_compiling(monkeypatch: p
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     method, (x, _) = problem()
     with pytest.raises(ValueError, match="shape"):
-        fit(method, (x, torch.zeros(70, 3)), epochs=1, accelerator="cpu", compile=True)
+        fit(method, (x, torch.zeros(70, 3)), epochs=1, compile=True, fabric={"accelerator": "cpu"})
 
 
 def test_variances_are_multiplied_in_bfloat16_where_that_is_fast(
@@ -111,7 +112,15 @@ def test_a_run_in_bfloat16_ends_near_the_one_in_float32(compile: bool) -> None:
     states = []
     for precision in ("float32", "bfloat16"):
         method, data = problem()
-        fit(method, data, epochs=3, batch_size=32, accelerator="cpu", compile=compile, variance_products=precision)
+        fit(
+            method,
+            data,
+            epochs=3,
+            batch_size=32,
+            compile=compile,
+            gradient=GradientOptions(variance_products=precision),
+            fabric={"accelerator": "cpu"},
+        )
         states.append(torch.cat([p.detach().flatten() for p in method.parameters()]))
     assert not torch.equal(*states)
     torch.testing.assert_close(*states, rtol=1e-2, atol=2e-3)

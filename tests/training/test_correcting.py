@@ -38,7 +38,7 @@ def is_corrected(net):
 
 def trained(**options):
     method = bedl.BEDL(averaged(), bedl.Dirichlet(2), regularizer=None)
-    fit(method, data(), batch_size=16, accelerator="cpu", **{"epochs": 1, **options})
+    fit(method, data(), batch_size=16, **{"epochs": 1, **options}, fabric={"accelerator": "cpu"})
     return method
 
 
@@ -54,7 +54,7 @@ def ratio(method, x):
 
 
 def test_a_network_that_averages_is_right_after_fit(monkeypatch):
-    monkeypatch.setattr(correction, "FEW_STEPS", 4)
+    monkeypatch.setattr(correction, "MIN_STEPS", 4)
     x, _ = data(16)
     assert ratio(trained(correct=False), x) < 0.8
     assert ratio(trained(), x) == pytest.approx(1, abs=0.05)
@@ -71,7 +71,7 @@ def test_outputs_stay_as_sure_as_they_were_learned_to_be():
 
 def test_methods_that_draw_are_left_alone(monkeypatch):
     """What they predict is that of the draws already, and comes from the weights' variances as they are."""
-    monkeypatch.setattr(correction, "FEW_STEPS", 1)
+    monkeypatch.setattr(correction, "MIN_STEPS", 1)
 
     class Drawn(bedl.methods.Method):
         def __init__(self, net):
@@ -86,7 +86,7 @@ def test_methods_that_draw_are_left_alone(monkeypatch):
             return -batch.mean(self(batch.x).log_prob(batch.y))
 
     method = Drawn(averaged())
-    fit(method, data(), epochs=1, batch_size=16, accelerator="cpu")
+    fit(method, data(), epochs=1, batch_size=16, fabric={"accelerator": "cpu"})
     assert not is_corrected(method.net)
 
 
@@ -110,9 +110,9 @@ def test_more_training_starts_from_the_weights_as_they_are():
     before = [
         layer.covariance_factor.clone() for layer in twice.net if getattr(layer, "covariance_factor", None) is not None
     ]
-    fit(twice, data(), epochs=1, batch_size=16, accelerator="cpu", correct=False)
+    fit(twice, data(), epochs=1, batch_size=16, correct=False, fabric={"accelerator": "cpu"})
     assert is_corrected(twice.net)  # nobody asked to have them taken back
-    fit(once, data(), epochs=1, batch_size=16, accelerator="cpu", correct=True)
+    fit(once, data(), epochs=1, batch_size=16, correct=True, fabric={"accelerator": "cpu"})
     assert any(not torch.equal(a, b) for a, b in zip(before, factors(once.net), strict=True))
 
 
@@ -123,7 +123,7 @@ def test_which_networks_share_draws():
 
 
 def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(correction, "FEW_STEPS", 1)
+    monkeypatch.setattr(correction, "MIN_STEPS", 1)
     monkeypatch.setattr(correction, "MAX_WEIGHT_DRAWS", 1e3)
     assert not is_corrected(trained(correct="auto").net)
     assert "correct_variances" in caplog.text

@@ -13,13 +13,13 @@ import bedl
 from bedl.evaluation import metrics
 from bedl.evaluation.report import map_results, render
 from bedl.evaluation.tasks import ResultsError, score
-from bedl.training import fit, fit_replicas
+from bedl.training import EarlyStopping, GradientOptions, fit, fit_replicas
 from tests.training.problems import vector
 
 G = torch.Generator().manual_seed(0)
 IMAGES = torch.rand(12, 1, 6, 5, generator=G)
 LABELS = (IMAGES[:, 0] > 0.5).long()
-SETTINGS = {"epochs": 2, "batch_size": 5, "accelerator": "cpu"}
+SETTINGS = {"epochs": 2, "batch_size": 5, "fabric": {"accelerator": "cpu"}}
 
 
 def method(head=None, seed=0, outputs=2):
@@ -43,7 +43,9 @@ def test_pixels_are_learned_as_points_would_be():
 def test_validation_and_early_stopping_go_by_pixel():
     model = method()
     weight = torch.rand(LABELS.shape, generator=G)
-    rows = fit(model, (IMAGES, LABELS), validation=(IMAGES, LABELS, weight), early_stopping=True, **SETTINGS).rows
+    rows = fit(
+        model, (IMAGES, LABELS), validation=(IMAGES, LABELS, weight), **SETTINGS, callbacks=[EarlyStopping()]
+    ).rows
     log_p = model.predict(IMAGES).log_prob(LABELS)
     assert log_p.shape == LABELS.shape
     assert min(row["val_nll"] for row in rows) == pytest.approx(-float((log_p * weight).sum() / weight.sum()), rel=1e-4)
@@ -52,15 +54,22 @@ def test_validation_and_early_stopping_go_by_pixel():
 def test_a_pixel_that_is_ignored_is_one_of_weight_0():
     marked = torch.where(IMAGES[:, 0] > 0.8, 255, LABELS)
     ignoring, weighing = method(bedl.Dirichlet(2, dim=1, ignore_index=255)), method()
-    fit(ignoring, (IMAGES, marked), accumulate=2, **SETTINGS)
-    fit(weighing, (IMAGES, LABELS, (marked != 255).float()), accumulate=2, **SETTINGS)
+    fit(ignoring, (IMAGES, marked), **SETTINGS, gradient=GradientOptions(accumulate=2))
+    fit(weighing, (IMAGES, LABELS, (marked != 255).float()), **SETTINGS, gradient=GradientOptions(accumulate=2))
     torch.testing.assert_close(vector(ignoring), vector(weighing), rtol=1e-4, atol=1e-6)
 
 
 def test_replicas_learn_pixels_as_one_does():
     alone, together = method(seed=1), method(seed=1)
     weight = torch.rand(LABELS.shape, generator=G)
-    fit(alone, (IMAGES, LABELS, weight), epochs=2, batch_size=5, accelerator="cpu", optimizer=bedl.training.adam(1e-3))
+    fit(
+        alone,
+        (IMAGES, LABELS, weight),
+        epochs=2,
+        batch_size=5,
+        optimizer=bedl.training.adam(1e-3),
+        fabric={"accelerator": "cpu"},
+    )
     fit_replicas([together, method(seed=2)], (IMAGES, LABELS, weight), epochs=2, batch_size=5)
     torch.testing.assert_close(vector(together), vector(alone), rtol=1e-3, atol=1e-5)
 

@@ -15,7 +15,19 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from bedl import GaussianLinear, Moments
 from bedl.heads import Normal
 from bedl.methods import BEDL, Batch, Ensemble, Method
-from bedl.training import Callback, Constant, Cosine, EarlyStopping, Warmup, adam, fit, read_history
+from bedl.training import (
+    Callback,
+    Constant,
+    Cosine,
+    EarlyStopping,
+    GradientOptions,
+    History,
+    Progress,
+    Warmup,
+    adam,
+    fit,
+    read_history,
+)
 from bedl.training.data import epoch_order, global_batches, share_of
 from tests.training.problems import classes, method, regression, vector
 
@@ -24,8 +36,17 @@ def test_it_is_the_plain_loop() -> None:
     """The same steps written out by hand, with torch alone."""
     x, y = regression(50)
     model, by_hand = method("pac"), method("pac")
-    fit(model, (x, y), epochs=3, batch_size=16, optimizer=adam(0.01), schedule=Warmup(5), gradient_clip=0.5,
-        seed=7, accelerator="cpu")  # fmt: skip
+    fit(
+        model,
+        (x, y),
+        epochs=3,
+        batch_size=16,
+        optimizer=adam(0.01),
+        schedule=Warmup(5),
+        seed=7,
+        gradient=GradientOptions(clip=0.5),
+        fabric={"accelerator": "cpu"},
+    )
     optimizer, step = torch.optim.Adam(by_hand.parameters(), lr=0.01), 0
     for epoch in range(3):
         order = torch.from_numpy(epoch_order(50, seed=7, epoch=epoch))
@@ -43,9 +64,9 @@ def test_it_is_the_plain_loop() -> None:
 def test_a_dataset_gives_the_same_as_tensors() -> None:
     x, y = regression(30)
     a, b, c = method(), method(), method()
-    fit(a, (x, y), epochs=2, accelerator="cpu")
-    fit(b, TensorDataset(x, y), epochs=2, accelerator="cpu")
-    fit(c, (x.numpy(), y.numpy()), epochs=2, accelerator="cpu")
+    fit(a, (x, y), epochs=2, fabric={"accelerator": "cpu"})
+    fit(b, TensorDataset(x, y), epochs=2, fabric={"accelerator": "cpu"})
+    fit(c, (x.numpy(), y.numpy()), epochs=2, fabric={"accelerator": "cpu"})
     assert torch.equal(vector(a), vector(b))
     assert torch.equal(vector(a), vector(c))
 
@@ -63,8 +84,8 @@ def test_inputs_may_be_random() -> None:
         return BEDL(GaussianLinear(2, 2), Normal(1, beta=10.0), regularizer=None)
 
     noisy, clean = make(), make()
-    fit(noisy, (Moments(x, noise[:, :2]), y), epochs=100, optimizer=adam(0.05), accelerator="cpu")
-    fit(clean, (x, y), epochs=60, optimizer=adam(0.03), accelerator="cpu")
+    fit(noisy, (Moments(x, noise[:, :2]), y), epochs=100, optimizer=adam(0.05), fabric={"accelerator": "cpu"})
+    fit(clean, (x, y), epochs=60, optimizer=adam(0.03), fabric={"accelerator": "cpu"})
     assert abs(float(clean.net.weight_mean[0, 0].detach())) > 0.9
     assert abs(float(noisy.net.weight_mean[0, 0].detach())) < 0.5
 
@@ -72,7 +93,9 @@ def test_inputs_may_be_random() -> None:
 @pytest.mark.parametrize("precision", ["bf16-mixed", "64-true", "32-true"])
 def test_precisions(precision: str) -> None:
     model = method("pac", head="classes")
-    rows = fit(model, classes(200), epochs=8, optimizer=adam(0.01), precision=precision, accelerator="cpu").rows
+    rows = fit(
+        model, classes(200), epochs=8, optimizer=adam(0.01), fabric={"accelerator": "cpu", "precision": precision}
+    ).rows
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
 
 
@@ -83,7 +106,7 @@ def test_the_same_seed_gives_the_same_and_leaves_the_generators_alone() -> None:
     results = []
     for seed in (0, 0, 1):
         model = method("perturbed", dropout=0.5)
-        fit(model, regression(), epochs=2, seed=seed, accelerator="cpu")
+        fit(model, regression(), epochs=2, seed=seed, fabric={"accelerator": "cpu"})
         results.append(vector(model))
         torch.manual_seed(5)
     assert torch.equal(results[0], results[1])
@@ -93,14 +116,21 @@ def test_the_same_seed_gives_the_same_and_leaves_the_generators_alone() -> None:
 
 
 def test_history_has_a_row_per_epoch(tmp_path: Path) -> None:
-    result = fit(method(), regression(), epochs=3, batch_size=10, validation=regression(20, seed=1),
-                 history=tmp_path / "h.jsonl", accelerator="cpu")  # fmt: skip
+    result = fit(
+        method(),
+        regression(),
+        epochs=3,
+        batch_size=10,
+        validation=regression(20, seed=1),
+        callbacks=[History(tmp_path / "h.jsonl")],
+        fabric={"accelerator": "cpu"},
+    )
     rows = read_history(tmp_path / "h.jsonl")
     assert rows == result.rows
     assert [row["epoch"] for row in rows] == [0, 1, 2]
     assert all(math.isfinite(row["loss"]) and math.isfinite(row["val_nll"]) for row in rows)
     with pytest.raises(ValueError, match="another run"):
-        fit(method(), regression(), epochs=1, history=tmp_path / "h.jsonl", accelerator="cpu")
+        fit(method(), regression(), epochs=1, callbacks=[History(tmp_path / "h.jsonl")], fabric={"accelerator": "cpu"})
 
 
 def test_a_line_cut_short_is_not_read(tmp_path: Path) -> None:
@@ -112,7 +142,7 @@ def test_a_line_cut_short_is_not_read(tmp_path: Path) -> None:
 def test_validation_is_the_mean_negative_log_density() -> None:
     x, y = regression(30, seed=1)
     model = method()
-    row = fit(model, regression(), epochs=1, validation=(x, y), accelerator="cpu").rows[-1]
+    row = fit(model, regression(), epochs=1, validation=(x, y), fabric={"accelerator": "cpu"}).rows[-1]
     prediction = model.predict(x)
     normal = torch.distributions.Normal(prediction.mean[:, 0], prediction.std[:, 0])
     assert row["val_nll"] == pytest.approx(-float(normal.log_prob(y).mean()), rel=1e-5)
@@ -121,8 +151,15 @@ def test_validation_is_the_mean_negative_log_density() -> None:
 def test_early_stopping_restores_the_best() -> None:
     data, held_out = regression(20), regression(50, seed=1)
     model = method("none", hidden=50)
-    result = fit(model, data, epochs=300, validation=held_out, optimizer=adam(0.03),
-                 early_stopping=EarlyStopping(patience=5), accelerator="cpu")  # fmt: skip
+    result = fit(
+        model,
+        data,
+        epochs=300,
+        validation=held_out,
+        optimizer=adam(0.03),
+        callbacks=[EarlyStopping(patience=5)],
+        fabric={"accelerator": "cpu"},
+    )
     scores = [row["val_nll"] for row in result.rows]
     assert result.stopped_early
     assert len(scores) < 300
@@ -148,15 +185,14 @@ def test_a_callback_sees_and_stops() -> None:
             self.seen.append("end")
 
     callback = TableCallback()
-    result = fit(method(), regression(), epochs=5, batch_size=25, callbacks=[callback], accelerator="cpu")
+    result = fit(method(), regression(), epochs=5, batch_size=25, callbacks=[callback], fabric={"accelerator": "cpu"})
     assert callback.seen == ["start", "step 1", "step 2", "step 3", "end"]
     assert (result.steps, result.stopped_early) == (3, True)
 
 
 def test_progress_in_plain_text(capsys: pytest.CaptureFixture) -> None:
-    from bedl.training.callbacks import Progress
 
-    fit(method(), regression(), epochs=2, callbacks=[Progress(seconds=0.0)], accelerator="cpu")
+    fit(method(), regression(), epochs=2, callbacks=[Progress(seconds=0.0)], fabric={"accelerator": "cpu"})
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert "step 4/4" in lines[-1]
@@ -169,11 +205,9 @@ def test_progress_as_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
     import sys
 
-    from bedl.training.callbacks import Progress
-
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     progress = Progress()
-    result = fit(method(), regression(), epochs=2, callbacks=[progress], accelerator="cpu")
+    result = fit(method(), regression(), epochs=2, callbacks=[progress], fabric={"accelerator": "cpu"})
     (task,) = progress.bar.tasks
     assert (task.completed, task.total, task.fields["epoch"]) == (4, 4, 1)
     assert math.isfinite(task.fields["loss"])
@@ -184,7 +218,7 @@ def test_progress_as_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loggers_get_the_epochs(tmp_path: Path) -> None:
     from lightning_fabric.loggers import CSVLogger
 
-    result = fit(method(), regression(), epochs=2, loggers=CSVLogger(tmp_path), accelerator="cpu")
+    result = fit(method(), regression(), epochs=2, fabric={"accelerator": "cpu", "loggers": CSVLogger(tmp_path)})
     (table,) = tmp_path.rglob("metrics.csv")  # fewer rows than it collects before it writes
     with open(table) as file:
         found = list(csv.DictReader(file))
@@ -210,7 +244,7 @@ def test_no_batch_is_a_single_point(n: int, batch_size: int) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), GaussianLinear(4, 2))
     x = torch.randn(n, 2)
-    done = fit(BEDL(net, Normal(1)), (x, x[:, :1]), epochs=2, batch_size=batch_size, accelerator="cpu")
+    done = fit(BEDL(net, Normal(1)), (x, x[:, :1]), epochs=2, batch_size=batch_size, fabric={"accelerator": "cpu"})
     assert len(done.rows) == 2
     assert min(map(len, global_batches(n, batch_size, 0, 0))) > 1
 
@@ -254,12 +288,13 @@ class SelfMade(Method):
         ({"data": (torch.zeros(0, 3), torch.zeros(0))}, ValueError, "empty"),
         ({"epochs": 0}, ValueError, "epochs"),
         ({"batch_size": 0}, ValueError, "batch_size"),
-        ({"gradient_clip": 0.0}, ValueError, "gradient_clip"),
-        ({"early_stopping": EarlyStopping()}, ValueError, "validation"),
+        ({"optimizer": adam(), "lr": 0.1}, TypeError, "an optimizer of your own"),
+        ({"fabric": "gpu"}, TypeError, "accelerator"),
+        ({"callbacks": [EarlyStopping()]}, ValueError, "validation"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(wrong: dict, error: type, complaint: str) -> None:
-    settings = {"method": method(), "data": regression(), "epochs": 1, "accelerator": "cpu", **wrong}
+    settings = {"method": method(), "data": regression(), "epochs": 1, "fabric": {"accelerator": "cpu"}, **wrong}
     with pytest.raises(error, match=complaint):
         fit(settings.pop("method"), settings.pop("data"), **settings)
 
@@ -286,7 +321,7 @@ def test_a_dataset_that_draws_is_resumed_exactly(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
     places = Checkpoints(tmp_path, every_steps=2)
-    settings = {"epochs": 3, "batch_size": 4, "accelerator": "cpu"}
+    settings = {"epochs": 3, "batch_size": 4, "fabric": {"accelerator": "cpu"}}
     with pytest.raises(KeyboardInterrupt):
         fit(method(), Augmented(), checkpoint=places, callbacks=[Interrupt()], **settings)
     resumed, whole = method(), method()
@@ -299,13 +334,13 @@ def test_a_dataset_that_draws_is_resumed_exactly(tmp_path: Path) -> None:
 def test_a_network_that_died_is_told(head: str, recwarn: pytest.WarningsRecorder) -> None:
     """Nothing else would: its loss is finite."""
     (x, y), model = regression(50) if head == "normal" else classes(50), method(head=head)
-    fit(model, (x, y), epochs=1, accelerator="cpu")
+    fit(model, (x, y), epochs=1, fabric={"accelerator": "cpu"})
     with torch.no_grad():
         model.net[0].bias.fill_(-1e3)  # type: ignore[index, union-attr, operator]
-    fit(model, (x, torch.zeros_like(y)), epochs=1, accelerator="cpu")  # there is nothing to learn
+    fit(model, (x, torch.zeros_like(y)), epochs=1, fabric={"accelerator": "cpu"})  # there is nothing to learn
     assert not [w for w in recwarn if "all the same" in str(w.message)]
     with pytest.warns(UserWarning, match=r"predictions for 32 training points .* are all the same"):
-        fit(model, (x, y), epochs=1, accelerator="cpu")
+        fit(model, (x, y), epochs=1, fabric={"accelerator": "cpu"})
 
 
 class Cut(nn.Module):
@@ -326,7 +361,12 @@ class Cut(nn.Module):
 def test_weights_that_no_gradient_reaches_are_named(cut: bool, recwarn: pytest.WarningsRecorder) -> None:
     net = Cut(cut)
     before = net.first.weight_mean.detach().clone()
-    fit(BEDL(net, Normal(1), regularizer=None), (torch.randn(64, 8), torch.randn(64, 1)), epochs=2, accelerator="cpu")
+    fit(
+        BEDL(net, Normal(1), regularizer=None),
+        (torch.randn(64, 8), torch.randn(64, 1)),
+        epochs=2,
+        fabric={"accelerator": "cpu"},
+    )
     told = [str(w.message) for w in recwarn.list if "no gradient reaches" in str(w.message)]
     assert len(told) == cut
     assert torch.equal(net.first.weight_mean, before) == cut

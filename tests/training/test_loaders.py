@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch.utils.data import (
 )  # fmt: skip
 
 import bedl
-from bedl.training import Callback, Checkpoints, Constant, fit
+from bedl.training import Callback, Checkpoints, Constant, GradientOptions, TrainingData, fit
 from bedl.training.data import as_points, unpacked
 from bedl.training.loaders import LoaderPoints, Stream
 from tests.training.problems import classes, method, regression, vector
@@ -106,39 +107,52 @@ class _Stop(Callback):
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path, caplog):
     make, options = LOADERS[name]
     whole, stopped = method("pac", dropout=0.3), method("pac", dropout=0.3)
-    fit(whole, make(), epochs=3, accelerator="cpu", **options)
+    fit(whole, TrainingData(make(), **options), epochs=3, fabric={"accelerator": "cpu"})
     places = Checkpoints(tmp_path, every_steps=1)
     with pytest.raises(KeyboardInterrupt):
-        fit(stopped, make(), epochs=3, accelerator="cpu", checkpoint=places, callbacks=[_Stop(4)], **options)
+        fit(
+            stopped,
+            TrainingData(make(), **options),
+            epochs=3,
+            checkpoint=places,
+            callbacks=[_Stop(4)],
+            fabric={"accelerator": "cpu"},
+        )
     stopped = method("pac", seed=5, dropout=0.3)
     with caplog.at_level(logging.WARNING, "bedl"):
-        fit(stopped, make(), epochs=3, accelerator="cpu", checkpoint=places, resume=True, **options)
+        fit(
+            stopped,
+            TrainingData(make(), **options),
+            epochs=3,
+            checkpoint=dataclasses.replace(places, resume=True),
+            fabric={"accelerator": "cpu"},
+        )
     assert torch.equal(vector(whole), vector(stopped))
-    streamed = isinstance(as_points(make(), **options), Stream)
+    streamed = isinstance(as_points(TrainingData(make(), **options)), Stream)
     assert ("read from the start" in caplog.text) is streamed
 
 
 @pytest.mark.parametrize(("loader", "options"), LOADERS.values(), ids=LOADERS)
 def test_every_batch_of_the_loader_is_seen(loader, options):
-    points, seen = as_points(loader(), **options), []
+    points, seen = as_points(TrainingData(loader(), **options)), []
     model = method("none")
     original = model.prepare
     model.prepare = lambda batch, generator=None: (seen.append(len(batch.y)), original(batch, generator))[1]
-    result = fit(model, loader(), epochs=1, accelerator="cpu", **options)
+    result = fit(model, TrainingData(loader(), **options), epochs=1, fabric={"accelerator": "cpu"})
     planned = points.steps(points.batch_size)
     assert result.steps == len(seen) == (planned if planned != 3 or not isinstance(points, Stream) else 2)  # 20 and 30
 
 
 def test_the_size_of_the_training_set_is_that_of_what_is_drawn_from():
-    sizes = {name: as_points(make(), **options).n_train for name, (make, options) in LOADERS.items()}
+    sizes = {name: as_points(TrainingData(make(), **options)).n_train for name, (make, options) in LOADERS.items()}
     assert sizes == {**dict.fromkeys(LOADERS, 50), "subset": 30}
-    assert as_points(DataLoader(DATA), n_train=7).n_train == 7
+    assert as_points(TrainingData(DataLoader(DATA), n_train=7)).n_train == 7
 
 
 def test_a_loader_and_the_data_it_holds_lead_to_the_same_place():
     """The gradient of one batch of all points is the same, whoever makes the batch."""
     by_loader, by_data = method(), method()
-    settings = {"epochs": 3, "schedule": Constant(), "accelerator": "cpu"}
+    settings = {"epochs": 3, "schedule": Constant(), "fabric": {"accelerator": "cpu"}}
     fit(by_loader, DataLoader(DATA, batch_size=50), **settings)
     fit(by_data, (X, Y), batch_size=50, **settings)
     torch.testing.assert_close(vector(by_loader), vector(by_data), rtol=1e-4, atol=1e-6)
@@ -148,7 +162,13 @@ def test_micro_batches_of_a_stream_give_the_gradient_of_the_whole():
     one, two = method("pac"), method("pac")
     loader = DataLoader(TensorDataset(X, Y), batch_size=None, sampler=[slice(0, 25), slice(25, 50)])
     for model, accumulate in ((one, 1), (two, 3)):
-        fit(model, loader, epochs=2, n_train=50, accumulate=accumulate, accelerator="cpu")
+        fit(
+            model,
+            TrainingData(loader, n_train=50),
+            epochs=2,
+            gradient=GradientOptions(accumulate=accumulate),
+            fabric={"accelerator": "cpu"},
+        )
     torch.testing.assert_close(vector(one), vector(two), rtol=1e-4, atol=1e-6)
 
 
@@ -158,13 +178,26 @@ def test_an_endless_stream_has_epochs_of_as_many_points_as_are_stated():
             while True:
                 yield X[0], Y[0]
 
-    assert fit(method(), DataLoader(Endless(), batch_size=8), n_train=20, epochs=2, accelerator="cpu").steps == 6
+    assert (
+        fit(
+            method(),
+            TrainingData(DataLoader(Endless(), batch_size=8), n_train=20),
+            epochs=2,
+            fabric={"accelerator": "cpu"},
+        ).steps
+        == 6
+    )
 
 
 def test_workers_read_and_draw_the_same_twice():
     models = [method(), method()]
     for model in models:
-        fit(model, DataLoader(Random(), batch_size=16, shuffle=True, num_workers=1), epochs=1, accelerator="cpu")
+        fit(
+            model,
+            DataLoader(Random(), batch_size=16, shuffle=True, num_workers=1),
+            epochs=1,
+            fabric={"accelerator": "cpu"},
+        )
     assert torch.equal(vector(models[0]), vector(models[1]))
 
 
@@ -172,7 +205,7 @@ def test_a_validation_loader_is_scored_whole():
     x, y = regression(30, seed=1)
     data = TensorDataset(x, y, torch.arange(30.0))
     rows = [
-        fit(method(), (X, Y), epochs=1, validation=held_out, accelerator="cpu").rows[0]["val_nll"]
+        fit(method(), (X, Y), epochs=1, validation=held_out, fabric={"accelerator": "cpu"}).rows[0]["val_nll"]
         for held_out in ((x, y, torch.arange(30.0)), DataLoader(data, batch_size=7), _Parts(data))
     ]
     assert rows[1:] == pytest.approx([rows[0]] * 2, rel=1e-5)
@@ -221,7 +254,7 @@ def test_several_inputs_reach_the_network_by_place_or_by_name(name):
     data, options = BATCHES[name]
     model = _two_inputs()
     before = vector(model)
-    fit(model, data, epochs=2, accelerator="cpu", validation=((A, B), CY), **options)
+    fit(model, TrainingData(data, **options), epochs=2, validation=((A, B), CY), fabric={"accelerator": "cpu"})
     assert not torch.equal(vector(model), before)
     by_name, by_place = model.predict({"a": A, "b": B}), model.predict((A, B))
     assert torch.equal(by_name.probabilities, by_place.probabilities)
@@ -240,7 +273,14 @@ def test_several_inputs_in_memory_are_those_of_a_single_one():
 
     one.net = Cut(one.net)
     for model, x in ((one, CX), (several, {"a": A, "b": B})):
-        fit(model, (x, CY), epochs=2, batch_size=16, accumulate=2, accelerator="cpu")
+        fit(
+            model,
+            (x, CY),
+            epochs=2,
+            batch_size=16,
+            gradient=GradientOptions(accumulate=2),
+            fabric={"accelerator": "cpu"},
+        )
     assert torch.equal(vector(one), vector(several))
 
 
@@ -270,9 +310,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_trained_on_is_refused_with_a_remedy(name):
-    data, options, words = REFUSED[name]
+    data, how, words = REFUSED[name]
+    options = dict(how)
+    batch_size = options.pop("batch_size", None)
     with pytest.raises((TypeError, ValueError), match=words):
-        fit(method(), data, epochs=1, accelerator="cpu", **options)
+        fit(method(), TrainingData(data, **options), epochs=1, batch_size=batch_size, fabric={"accelerator": "cpu"})
 
 
 def test_replicas_ask_for_data_in_memory():
@@ -281,7 +323,7 @@ def test_replicas_ask_for_data_in_memory():
 
 
 def test_loaders_with_numbers_are_not_streams():
-    kinds = {name: type(as_points(make(), **options)) for name, (make, options) in LOADERS.items()}
+    kinds = {name: type(as_points(TrainingData(make(), **options))) for name, (make, options) in LOADERS.items()}
     streams = {"iterable", "whole batches", "list of batches"}
     assert kinds == {name: Stream if name in streams else LoaderPoints for name in LOADERS}
 
@@ -292,7 +334,10 @@ def test_a_single_point_that_is_left_over_gets_company():
     net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     model = bedl.BEDL(bedl.bayesianize(net), bedl.Dirichlet(3))
     assert (
-        fit(model, DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True), epochs=1, accelerator="cpu").steps == 5
+        fit(
+            model, DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True), epochs=1, fabric={"accelerator": "cpu"}
+        ).steps
+        == 5
     )
     sizes = [len(batch) for batch in as_points(DataLoader(TensorDataset(x, y), batch_size=16)).batches(16, 0, 0)]
     assert sizes == [16, 16, 16, 15, 2]

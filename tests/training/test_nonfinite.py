@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl.methods import Batch
-from bedl.training import NonFiniteLossError, fit
+from bedl.training import GradientOptions, NonFiniteLossError, fit
 from bedl.training import checkpoint as ck
 from bedl.training.diagnostics import find_origin
 from tests.training.problems import method, regression, vector
@@ -80,7 +80,7 @@ def test_training_stops_at_the_step_and_keeps_the_last_good_checkpoint(tmp_path:
     model = method()
     model.net.insert(0, Trap(7))
     with pytest.raises(NonFiniteLossError) as caught:
-        fit(model, regression(), epochs=5, batch_size=10, checkpoint=tmp_path, accelerator="cpu")
+        fit(model, regression(), epochs=5, batch_size=10, checkpoint=tmp_path, fabric={"accelerator": "cpu"})
     error = caught.value
     assert error.step == 7
     assert error.origin.where == "net.0"
@@ -94,5 +94,11 @@ def test_training_stops_at_the_step_and_keeps_the_last_good_checkpoint(tmp_path:
 
 def test_a_learning_rate_that_is_too_high_is_found_out() -> None:
     with pytest.raises(NonFiniteLossError, match="learning rate"):
-        fit(method(), regression(), epochs=50, optimizer=lambda p: torch.optim.SGD(p, lr=1e9), gradient_clip=None,
-            accelerator="cpu")  # fmt: skip
+        fit(
+            method(),
+            regression(),
+            epochs=50,
+            optimizer=lambda p: torch.optim.SGD(p, lr=1e9),
+            gradient=GradientOptions(clip=None),
+            fabric={"accelerator": "cpu"},
+        )

@@ -31,13 +31,19 @@ class Interrupt(Callback):
         assert len(run.methods) == 3  # those that have stopped are still shown
 
 
-def run(**how: Any) -> tuple[Tensor, list[int]]:
+def run(*callbacks: Any, **how: Any) -> tuple[Tensor, list[int]]:
     """Parameters and numbers of epochs of replicas that stop at different times, the quick learners first."""
     models = [method("pac", seed=seed).double() for seed in range(3)]
     result = fit_replicas(
-        models, regression(45, seed=2, dtype=torch.float64), epochs=40, batch_size=16, lr=[0.1, 0.03, 0.001],
-        validation=regression(20, seed=1, dtype=torch.float64), early_stopping=EarlyStopping(patience=2), **how,
-    )  # fmt: skip
+        models,
+        regression(45, seed=2, dtype=torch.float64),
+        epochs=40,
+        batch_size=16,
+        lr=[0.1, 0.03, 0.001],
+        validation=regression(20, seed=1, dtype=torch.float64),
+        **how,
+        callbacks=[EarlyStopping(patience=2), *callbacks],
+    )
     epochs = [sum(row["replica"] == replica for row in result.rows) for replica in range(3)]
     return torch.stack([vector(model) for model in models]), epochs
 
@@ -73,7 +79,7 @@ def test_a_run_resumed_after_some_have_stopped_is_the_same_run(sizes: list[int],
 
     places = Checkpoints(tmp_path, every_steps=1)
     with pytest.raises(Interrupted):
-        run(checkpoint=places, callbacks=[Interrupt(step)])
+        run(Interrupt(step), checkpoint=places)
     sizes.clear()
     found, same = run(checkpoint=places)
     assert epochs == same

@@ -31,12 +31,18 @@ def train(directory: Path | None, step: int = -1, **other: object):
     models = [method("perturbed", seed=s, dropout=0.3) for s in range(3)]
     data = [regression(n, seed=n) for n in (45, 60, 33)]
     callback = Interrupt(step)
-    places = None if directory is None else Checkpoints(directory, every_steps=3)
+    resume = other.pop("resume", "auto")
+    places = None if directory is None else Checkpoints(directory, every_steps=3, resume=resume)
     settings = {"epochs": 6, "batch_size": 16, "seeds": [5, 6, 7], **other}
     result = fit_replicas(
-        models, data, validation=regression(20, seed=1), early_stopping=EarlyStopping(patience=2), lr=0.03,
-        checkpoint=places, callbacks=[callback], **settings,
-    )  # fmt: skip
+        models,
+        data,
+        validation=regression(20, seed=1),
+        lr=0.03,
+        checkpoint=places,
+        callbacks=[callback, EarlyStopping(patience=2)],
+        **settings,
+    )
     return torch.stack([vector(model) for model in models]), result, callback
 
 

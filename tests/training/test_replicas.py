@@ -24,7 +24,15 @@ from tests.training.problems import classes, method, regression, vector
 def as_solo(models: list[BEDL], data: list, epochs: int, seeds: list[int], lr: list[float], **how: object) -> Tensor:
     """Each trained by `fit`, one after the other. shape: (R, P)"""
     for model, pair, seed, rate in zip(models, data, seeds, lr, strict=True):
-        fit(model, pair, epochs=epochs, seed=seed, optimizer=adam(rate), accelerator="cpu", precision="64-true", **how)
+        fit(
+            model,
+            pair,
+            epochs=epochs,
+            seed=seed,
+            optimizer=adam(rate),
+            **how,
+            fabric={"accelerator": "cpu", "precision": "64-true"},
+        )
     return torch.stack([vector(model) for model in models])
 
 
@@ -45,7 +53,7 @@ def test_replicas_equal_solo_runs_in_single_precision() -> None:
     models, alone = ([method("pac", seed=s) for s in range(4)] for _ in range(2))
     fit_replicas(models, regression(), epochs=10)
     for seed, model in enumerate(alone):
-        fit(model, regression(), epochs=10, seed=seed, accelerator="cpu")
+        fit(model, regression(), epochs=10, seed=seed, fabric={"accelerator": "cpu"})
     difference = torch.stack([vector(a) - vector(b) for a, b in zip(models, alone, strict=True)])
     assert float(difference.abs().max()) < 1e-5
 
@@ -54,7 +62,7 @@ def test_replicas_of_a_classifier() -> None:
     models, alone = ([method("pac", seed=s, head="classes") for s in range(2)] for _ in range(2))
     result = fit_replicas(models, classes(), epochs=5)
     for seed, model in enumerate(alone):
-        rows = fit(model, classes(), epochs=5, seed=seed, accelerator="cpu").rows
+        rows = fit(model, classes(), epochs=5, seed=seed, fabric={"accelerator": "cpu"}).rows
         assert torch.allclose(vector(models[seed]), vector(model), atol=1e-5)
         own = [row["loss"] for row in result.rows if row["replica"] == seed]
         assert own == pytest.approx([row["loss"] for row in rows], rel=1e-5)
@@ -177,7 +185,7 @@ def test_twenty_splits_of_concrete_equal_solo_runs() -> None:
     fit_replicas(together, sets, epochs=5, schedule=Constant())
     for split in (0, 7, 19):
         alone = paper_net(split)
-        fit(alone, sets[split], epochs=5, seed=split, schedule=Constant(), accelerator="cpu")
+        fit(alone, sets[split], epochs=5, seed=split, schedule=Constant(), fabric={"accelerator": "cpu"})
         assert float((vector(together[split]) - vector(alone)).abs().max()) < 1e-5
 
 

@@ -23,7 +23,7 @@ import os, random, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from bedl.training import Callback, Checkpoints, EarlyStopping, fit
+from bedl.training import Callback, Checkpoints, EarlyStopping, GradientOptions, fit
 from tests.training.problems import method, regression
 
 class KillAt(Callback):
@@ -35,9 +35,9 @@ class KillAt(Callback):
 
 def train(directory, step=None):
     model = method("perturbed", dropout=0.3)
-    fit(model, regression(60), epochs=4, batch_size=8, validation=regression(20, seed=1), accumulate=2,
-        early_stopping=EarlyStopping(patience=100), checkpoint=Checkpoints(directory, every_steps=3), accelerator="cpu",
-        callbacks=[KillAt(step)])
+    fit(model, regression(60), epochs=4, batch_size=8, validation=regression(20, seed=1),
+        gradient=GradientOptions(accumulate=2), checkpoint=Checkpoints(directory, every_steps=3),
+        callbacks=[KillAt(step), EarlyStopping(patience=100)], fabric={"accelerator": "cpu"})
 
 def count_calls(limit):
     # every call, of Python and of C, is a moment at which to be killed: in a step, in a checkpoint, in the history
@@ -93,9 +93,9 @@ def test_killed_runs_end_like_whole_ones(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     model = method()
-    fit(model, regression(), epochs=2, checkpoint=tmp_path, accelerator="cpu")
+    fit(model, regression(), epochs=2, checkpoint=tmp_path, fabric={"accelerator": "cpu"})
     again = method(seed=9)
-    result = fit(again, regression(), epochs=2, checkpoint=tmp_path, accelerator="cpu")
+    result = fit(again, regression(), epochs=2, checkpoint=tmp_path, fabric={"accelerator": "cpu"})
     assert torch.equal(vector(again), vector(model))
     assert (result.rows, result.steps) == ([], 4)
 
@@ -103,7 +103,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 def test_a_longer_run_goes_on(tmp_path: Path) -> None:
     def run(epochs: int, directory: Path | None) -> torch.Tensor:
         model = method()
-        fit(model, regression(), epochs=epochs, checkpoint=directory, schedule=Warmup(3), accelerator="cpu")
+        fit(model, regression(), epochs=epochs, checkpoint=directory, schedule=Warmup(3), fabric={"accelerator": "cpu"})
         return vector(model)
 
     run(2, tmp_path)
@@ -116,15 +116,30 @@ def test_early_stopping_resumes_with_its_best(tmp_path: Path) -> None:
 
     def run(epochs: int, directory: Path | None) -> torch.Tensor:
         model = method("none", hidden=30)
-        fit(model, data, epochs=epochs, validation=held_out, early_stopping=rule, checkpoint=directory,
-            optimizer=adam(0.05), schedule=Constant(), accelerator="cpu")  # fmt: skip
+        fit(
+            model,
+            data,
+            epochs=epochs,
+            validation=held_out,
+            checkpoint=directory,
+            optimizer=adam(0.05),
+            schedule=Constant(),
+            callbacks=[rule],
+            fabric={"accelerator": "cpu"},
+        )
         return vector(model)
 
     run(4, tmp_path)
     assert torch.equal(run(60, tmp_path), run(60, None))
     with pytest.raises(CheckpointError, match="early_stopping"):
-        fit(method("none", hidden=30), data, epochs=60, checkpoint=tmp_path, accelerator="cpu",
-            optimizer=adam(0.05))  # fmt: skip
+        fit(
+            method("none", hidden=30),
+            data,
+            epochs=60,
+            checkpoint=tmp_path,
+            optimizer=adam(0.05),
+            fabric={"accelerator": "cpu"},
+        )
 
 
 def test_a_run_that_was_stopped_early_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -132,10 +147,18 @@ def test_a_run_that_was_stopped_early_is_not_gone_on_with(tmp_path: Path) -> Non
 
     once, again = method(), method()
     first, second = (
-        fit(model, data, epochs=200, validation=held_out, early_stopping=EarlyStopping(patience=1),
-            optimizer=adam(0.3), checkpoint=tmp_path, accelerator="cpu")
+        fit(
+            model,
+            data,
+            epochs=200,
+            validation=held_out,
+            optimizer=adam(0.3),
+            checkpoint=tmp_path,
+            callbacks=[EarlyStopping(patience=1)],
+            fabric={"accelerator": "cpu"},
+        )
         for model in (once, again)
-    )  # fmt: skip
+    )
     assert first.stopped_early
     assert second.stopped_early
     assert (second.rows, second.steps) == ([], first.steps)

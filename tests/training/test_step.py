@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from bedl.methods import Batch
-from bedl.training import Constant, fit
+from bedl.training import Constant, GradientOptions, fit
 from bedl.training.engines.fabric import GradientStep, Statistics
 from tests.closeness import assert_same_up_to_rounding
 from tests.training.problems import classes, method, regression, vector
@@ -36,13 +36,21 @@ def gradient_by_autograd(kind: str, head: str = "normal") -> Tensor:
     return torch.cat([*(p.grad.reshape(-1) for p in model.parameters()), loss.detach().reshape(1)])
 
 
-def gradient_by_fit(kind: str, head: str = "normal", **how: object) -> Tensor:
+def gradient_by_fit(kind: str, head: str = "normal", accumulate: int = 1, **how: object) -> Tensor:
     """What one SGD step of `fit` with learning rate 1 subtracts, and the loss that it reports. shape: (P + 1,)"""
     data = regression(dtype=torch.float64) if head == "normal" else classes(dtype=torch.float64)
     model = method(kind, head=head).double()
     before = vector(model)
-    run = fit(model, data, epochs=1, batch_size=50, optimizer=sgd, schedule=Constant(), gradient_clip=None,
-              accelerator="cpu", precision="64-true", **how)  # fmt: skip
+    run = fit(
+        model,
+        data,
+        epochs=1,
+        batch_size=50,
+        optimizer=sgd,
+        schedule=Constant(),
+        gradient=GradientOptions(clip=None, accumulate=accumulate),
+        fabric={"accelerator": "cpu", "precision": "64-true", **how},
+    )
     return torch.cat([before - vector(model), torch.tensor([run.rows[-1]["loss"]], dtype=torch.float64)])
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from bedl import Moments
 from bedl.methods import Batch
-from bedl.training import Constant, EarlyStopping, adam, fit, fit_replicas
+from bedl.training import Constant, EarlyStopping, GradientOptions, adam, fit, fit_replicas
 from bedl.training.data import Points
 from tests.training.problems import classes, method, regression, vector
 
@@ -21,15 +21,25 @@ sgd = functools.partial(torch.optim.SGD, lr=1.0)
 WEIGHT = torch.tensor([2.0, 1.0, 0.0, 3.0, 1.0] * 10, dtype=torch.float64)
 
 
-def gradient(data: object, kind: str = "pac", n_train: float | None = None, batch_size: int = 200, **how) -> Tensor:
+def gradient(
+    data: object, kind: str = "pac", n_train: float | None = None, batch_size: int = 200, accumulate=1
+) -> Tensor:
     """What one SGD step of `fit` with learning rate 1 subtracts. shape: (P,)"""
     model = method(kind).double()
     before = vector(model)
     points = Points(data)
     if n_train is not None:
         points.n_train = n_train
-    fit(model, points, epochs=1, batch_size=batch_size, optimizer=sgd, schedule=Constant(), gradient_clip=None,
-        accelerator="cpu", precision="64-true", **how)  # fmt: skip
+    fit(
+        model,
+        points,
+        epochs=1,
+        batch_size=batch_size,
+        optimizer=sgd,
+        schedule=Constant(),
+        gradient=GradientOptions(clip=None, accumulate=accumulate),
+        fabric={"accelerator": "cpu", "precision": "64-true"},
+    )
     return before - vector(model)
 
 
@@ -67,7 +77,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(kind: str, accumulat
 def test_a_batch_that_does_not_count_is_passed_over() -> None:
     x, y = regression(8)
     model, weight = method(), torch.tensor([1.0] + [0.0] * 7)
-    result = fit(model, TensorDataset(x, y, weight), epochs=1, batch_size=2, accelerator="cpu")
+    result = fit(model, TensorDataset(x, y, weight), epochs=1, batch_size=2, fabric={"accelerator": "cpu"})
     assert bool(vector(model).isfinite().all())
     assert result.steps == 4
 
@@ -75,7 +85,7 @@ def test_a_batch_that_does_not_count_is_passed_over() -> None:
 def test_validation_is_weighted() -> None:
     x, y = regression(seed=1)
     model = method()
-    row = fit(model, regression(), epochs=1, validation=(x, y, WEIGHT), accelerator="cpu").rows[-1]
+    row = fit(model, regression(), epochs=1, validation=(x, y, WEIGHT), fabric={"accelerator": "cpu"}).rows[-1]
     log_p = model.predict(x).log_prob(y[:, None]).double()
     assert row["val_nll"] == pytest.approx(-float((WEIGHT * log_p).sum() / WEIGHT.sum()), rel=1e-6)
 
@@ -87,8 +97,15 @@ def test_replicas_weigh_as_fit_does(kind: str) -> None:
     together, alone = ([method(kind, seed=s).double() for s in range(2)] for _ in range(2))
     fit_replicas(together, data, epochs=4, batch_size=16, lr=0.01)
     for seed, (one, other) in enumerate(zip(together, alone, strict=True)):
-        fit(other, data[seed], epochs=4, batch_size=16, optimizer=adam(0.01), seed=seed, accelerator="cpu",
-            precision="64-true")  # fmt: skip
+        fit(
+            other,
+            data[seed],
+            epochs=4,
+            batch_size=16,
+            optimizer=adam(0.01),
+            seed=seed,
+            fabric={"accelerator": "cpu", "precision": "64-true"},
+        )
         assert torch.allclose(vector(one), vector(other), atol=1e-9)
 
 
@@ -103,7 +120,7 @@ def test_replicas_weigh_as_fit_does(kind: str) -> None:
 )
 def test_wrong_weights_are_refused(weight: Tensor, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        fit(method(), (*regression(), weight), epochs=1, accelerator="cpu")
+        fit(method(), (*regression(), weight), epochs=1, fabric={"accelerator": "cpu"})
 
 
 # -- data that stays where it is -------------------------------------------------------------------------
@@ -114,18 +131,24 @@ def test_a_subset_equals_its_rows(tmp_path: Path) -> None:
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     chosen = np.array([5, 50, 7, 8, 33, 21, 2, 40])
     expected = method()
-    fit(expected, (x[chosen], y[chosen]), epochs=2, batch_size=3, accelerator="cpu")
+    fit(expected, (x[chosen], y[chosen]), epochs=2, batch_size=3, fabric={"accelerator": "cpu"})
     for data in [(x, y), (x.numpy(), y.numpy()), (mapped, y), TensorDataset(x, y), (Moments(x, 0.0), y)]:
         model = method()
-        fit(model, Points(data).subset(chosen), epochs=2, batch_size=3, accelerator="cpu")
+        fit(model, Points(data).subset(chosen), epochs=2, batch_size=3, fabric={"accelerator": "cpu"})
         assert torch.allclose(vector(model), vector(expected), atol=1e-6)
 
 
 def test_double_data_fits_a_single_net() -> None:
     x, y = regression(40)
     a, b = method(), method()
-    fit(a, (x, y), epochs=2, validation=(x, y), accelerator="cpu")
-    fit(b, (x.double().numpy(), y.double().numpy()), epochs=2, validation=(x.double(), y.double()), accelerator="cpu")
+    fit(a, (x, y), epochs=2, validation=(x, y), fabric={"accelerator": "cpu"})
+    fit(
+        b,
+        (x.double().numpy(), y.double().numpy()),
+        epochs=2,
+        validation=(x.double(), y.double()),
+        fabric={"accelerator": "cpu"},
+    )
     assert torch.equal(vector(a), vector(b))
 
 
@@ -138,12 +161,20 @@ def test_replicas_stop_early_as_fit_does(head: str) -> None:
     held_out = [(*make(50, seed=7, dtype=torch.float64), WEIGHT), make(41, seed=8, dtype=torch.float64)]
     stopping = EarlyStopping(patience=3)
     together, alone = ([method("none", seed=s, hidden=30, head=head).double() for s in range(2)] for _ in range(2))
-    result = fit_replicas(together, data, epochs=60, batch_size=8, lr=0.03, validation=held_out,
-                          early_stopping=stopping)  # fmt: skip
+    result = fit_replicas(together, data, epochs=60, batch_size=8, lr=0.03, validation=held_out, callbacks=[stopping])
     lengths = []
     for seed, (one, other) in enumerate(zip(together, alone, strict=True)):
-        rows = fit(other, data[seed], epochs=60, batch_size=8, optimizer=adam(0.03), seed=seed, accelerator="cpu",
-                   precision="64-true", validation=held_out[seed], early_stopping=stopping).rows  # fmt: skip
+        rows = fit(
+            other,
+            data[seed],
+            epochs=60,
+            batch_size=8,
+            optimizer=adam(0.03),
+            seed=seed,
+            validation=held_out[seed],
+            callbacks=[stopping],
+            fabric={"accelerator": "cpu", "precision": "64-true"},
+        ).rows
         own = [row for row in result.rows if row["replica"] == seed]
         assert [row["val_nll"] for row in own] == pytest.approx([row["val_nll"] for row in rows], rel=1e-7)
         assert torch.allclose(vector(one), vector(other), atol=1e-8)
@@ -155,8 +186,8 @@ def test_replicas_stop_early_as_fit_does(head: str) -> None:
 @pytest.mark.parametrize(
     "wrong, error, complaint",
     [
-        ({"optimizer": torch.optim.Adam(method().parameters())}, TypeError, r"bedl\.training\.adam"),
-        ({"early_stopping": True}, ValueError, "validation="),
+        ({"optimizer": torch.optim.Adam(method().parameters())}, TypeError, "pass lr="),
+        ({"callbacks": [EarlyStopping()]}, ValueError, "validation="),
         ({"data": (np.array([["a"], ["b"]]), np.zeros(2))}, TypeError, "not numbers"),
         ({"data": (*classes(), None, None)}, TypeError, "triple"),
         ({"validation": (classes()[0], classes()[1] + 1)}, ValueError, "between 0 and 2, got 1 to 3"),
@@ -164,12 +195,19 @@ def test_replicas_stop_early_as_fit_does(head: str) -> None:
     ],
 )
 def test_slips_get_a_remedy(wrong: dict, error: type, complaint: str) -> None:
-    settings = {"data": classes(), "epochs": 1, "accelerator": "cpu", **wrong}
+    settings = {"data": classes(), "epochs": 1, "fabric": {"accelerator": "cpu"}, **wrong}
     with pytest.raises(error, match=complaint):
         fit(method(head="classes"), settings.pop("data"), **settings)
 
 
 def test_early_stopping_may_be_switched_on() -> None:
-    result = fit(method(hidden=30), regression(20), epochs=400, optimizer=adam(0.05), validation=regression(30, seed=1),
-                 early_stopping=True, accelerator="cpu")  # fmt: skip
+    result = fit(
+        method(hidden=30),
+        regression(20),
+        epochs=400,
+        optimizer=adam(0.05),
+        validation=regression(30, seed=1),
+        callbacks=[EarlyStopping()],
+        fabric={"accelerator": "cpu"},
+    )
     assert result.stopped_early

@@ -129,12 +129,12 @@ def _trained(folder: Path, epochs: int = 4) -> dict[str, Any]:
     import torch
 
     import bedl
-    from bedl.training import fit
+    from bedl.training import Checkpoints, fit
 
     torch.manual_seed(0)
     x = torch.linspace(-1, 1, 16)[:, None]
     method = bedl.BEDL(bedl.GaussianLinear(1, 2), bedl.Normal(1))
-    fit(method, (x, 2 * x), epochs=epochs, accelerator="cpu", checkpoint=folder, resume=True)
+    fit(method, (x, 2 * x), epochs=epochs, checkpoint=Checkpoints(folder, resume=True), fabric={"accelerator": "cpu"})
     return {name: value.detach().numpy().copy() for name, value in method.state_dict().items()}
 
 
@@ -172,7 +172,7 @@ def original(kind: str) -> Path:
         torch.manual_seed(0)
         points = torch.linspace(-1, 1, 16)[:, None]
         method = bedl.BEDL(bedl.GaussianLinear(1, 2), bedl.Normal(1))
-        fit(method, (points, 2 * points), epochs=2, accelerator="cpu", checkpoint=path)
+        fit(method, (points, 2 * points), epochs=2, checkpoint=path, fabric={"accelerator": "cpu"})
     return path
 
 

@@ -14,8 +14,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.estimators.inputs import Inputs
 from bedl.methods.registry import Training
-from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, Warmup, adam, fit, fit_replicas
-from bedl.training.callbacks import History, Schedule, read_history
+from bedl.training import (
+    Callback,
+    Checkpoints,
+    Constant,
+    Cosine,
+    EarlyStopping,
+    GradientOptions,
+    Progress,
+    Warmup,
+    adam,
+    fit,
+    fit_replicas,
+)
+from bedl.training.callbacks import Schedule, read_history
+from bedl.training.checkpoint import as_checkpoints
 from bedl.training.correction import Correct, reset_correction
 from bedl.training.data import Points, stream_seed
 from bedl.training.engines.stacked import can_fuse
@@ -106,7 +119,6 @@ def _pace(n: int, kept: int, small: bool, batch_size: Any, epochs: Any, wanted: 
 
 TrainAndHeldOut = tuple[Points, Points | None]
 _SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "warmup": Warmup(), "constant": Constant()}
-_MIXED: dict[str, Any] = {"precision": "bf16-mixed", "variance_products": "bfloat16"}
 _MAX_STACKED_NUMEL = 2**26  # numbers in X, up to which it may be held in memory once more
 _MIN_COMPILED_PARAMETERS = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
 MAX_REPLICA_BYTES = 2**30  # bytes, in which networks are trained side by side
@@ -144,19 +156,15 @@ def train(
             points,  # type: ignore[arg-type]
             epochs=plan.epochs,
             batch_size=plan.batch_size,
-            optimizer=adam(plan.lr),
+            lr=plan.lr,
             schedule=_SCHEDULES[estimator.schedule],
             validation=out,  # type: ignore[arg-type]
-            early_stopping=None if out is None else EarlyStopping(plan.patience),
+            callbacks=_callbacks(estimator, None if out is None else plan.patience),
             checkpoint=place,
-            resume=estimator.resume if estimator.checkpoint is not None else "auto",
-            callbacks=tuple(estimator.callbacks),
             compile=estimator.compile,
             correct=_correct(estimator),
-            progress=bool(estimator.verbose),
-            accelerator=estimator.device,
             seed=seeds[number],
-            **(_MIXED if estimator.precision == "bf16-mixed" else {}),
+            **_precision(estimator),
         )
         rows += [{"member": number, **_row(row)} for row in _all_epochs(result.rows, place)]
     return rows
@@ -223,7 +231,6 @@ def _fit_vectorised(
     held = [out for _, out in parts]
     stopping = None not in held
     place = _place(estimator, group if len(members) > 1 or group != "together" else "")
-    log = [] if place is None else [History(Path(place.directory) / "history.jsonl")]
     result = fit_replicas(
         members,
         [points for points, _ in parts],
@@ -232,16 +239,27 @@ def _fit_vectorised(
         lr=plan.lr,
         schedule=_SCHEDULES[estimator.schedule],
         validation=held if stopping else None,
-        early_stopping=EarlyStopping(plan.patience) if stopping else None,
+        callbacks=_callbacks(estimator, plan.patience if stopping else None),
+        checkpoint=place,
         correct=_correct(estimator),
         seeds=seeds,
-        checkpoint=place,
-        resume=estimator.resume if estimator.checkpoint is not None else "auto",
-        callbacks=(*estimator.callbacks, *log),
-        progress=bool(estimator.verbose),
         device=estimator._device(),
     )
     return [{"member": row["replica"], **_row(row)} for row in result.rows]
+
+
+def _callbacks(estimator: Any, patience: int | None) -> tuple[Callback, ...]:
+    """The user's own, and what the estimator's parameters ask for."""
+    stopping = [] if patience is None else [EarlyStopping(patience)]
+    return (*estimator.callbacks, *stopping, *([Progress()] if estimator.verbose else []))
+
+
+def _precision(estimator: Any) -> dict[str, Any]:
+    """Where and how precisely `fit` computes."""
+    if estimator.precision != "bf16-mixed":
+        return {"fabric": {"accelerator": estimator.device}}
+    fabric = {"accelerator": estimator.device, "precision": "bf16-mixed"}
+    return {"fabric": fabric, "gradient": GradientOptions(variance_products="bfloat16")}
 
 
 def _correct(estimator: Any) -> Correct:
@@ -263,9 +281,10 @@ def _row(row: dict) -> dict:
 def _place(estimator: Any, part: str) -> Checkpoints | None:
     if estimator.checkpoint is None:
         return None
-    if isinstance(estimator.checkpoint, Checkpoints):
-        return dataclasses.replace(estimator.checkpoint, directory=Path(estimator.checkpoint.directory) / part)
-    return Checkpoints(Path(estimator.checkpoint) / part)
+    places = as_checkpoints(estimator.checkpoint)
+    assert places is not None
+    resume = places.resume if estimator.resume == "auto" else estimator.resume
+    return dataclasses.replace(places, directory=Path(places.directory) / part, resume=resume)
 
 
 def partial_train(
@@ -289,9 +308,8 @@ def partial_train(
             optimizer=make,
             schedule=Constant(),
             correct=False,
-            accelerator=estimator.device,
             seed=stream_seed(seed, number),
-            **(_MIXED if estimator.precision == "bf16-mixed" else {}),
+            **_precision(estimator),
         )
     return kept
 

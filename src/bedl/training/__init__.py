@@ -1,10 +1,21 @@
 """Training: one loop from a laptop to several machines, checkpoints that can be trusted, many networks as one."""
 
-from bedl.training.callbacks import Callback, Constant, Cosine, EarlyStopping, Schedule, Warmup, read_history
+from bedl.training.callbacks import (
+    Callback,
+    Constant,
+    Cosine,
+    EarlyStopping,
+    History,
+    Progress,
+    Schedule,
+    Warmup,
+    read_history,
+)
 from bedl.training.checkpoint import CheckpointError, Checkpoints, load_weights, save_weights
+from bedl.training.data import TrainingData
 from bedl.training.diagnostics import NonFiniteLossError
 from bedl.training.engines.stacked import ReplicasResult, fit_replicas
-from bedl.training.loop import FitResult, Run, adam, fit
+from bedl.training.loop import FitResult, GradientOptions, Run, adam, fit
 
 __all__ = [
     # train one method, or many of the same build at once
@@ -12,7 +23,10 @@ __all__ = [
     "fit_replicas",
     "FitResult",
     "ReplicasResult",
+    # what they learn from
+    "TrainingData",
     # how steps are taken
+    "GradientOptions",
     "adam",
     "Constant",
     "Cosine",
@@ -22,6 +36,8 @@ __all__ = [
     "Callback",
     "Checkpoints",
     "EarlyStopping",
+    "History",
+    "Progress",
     "Run",
     "load_weights",
     "read_history",

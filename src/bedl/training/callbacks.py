@@ -20,6 +20,7 @@ from bedl.methods import Method
 
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
+    from bedl.training.checkpoint import Checkpoints
     from bedl.training.loop import Run
 
 __all__ = [
@@ -36,10 +37,12 @@ __all__ = [
     "as_places",
     "check_callbacks",
     "counted",
+    "early_stopping_of",
     "log_density",
     "log_prob_of",
     "read_history",
     "scored",
+    "with_history",
 ]
 
 
@@ -76,6 +79,27 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
                 "row) or on_epoch(self, run, row) in it, and pass callbacks=[ThatClass()]"
             )
     return given
+
+
+def early_stopping_of(callbacks: Iterable[Callback], validation: Any) -> EarlyStopping | None:
+    """The one that says when to stop, which needs something to stop by."""
+    found = [callback for callback in callbacks if isinstance(callback, EarlyStopping)]
+    if len(found) > 1:
+        raise ValueError(f"callbacks: {len(found)} EarlyStopping; one says when to stop")
+    if found and validation is None:
+        raise ValueError("EarlyStopping looks at a validation set; pass validation=(x, y)")
+    return found[0] if found else None
+
+
+def with_history(callbacks: tuple[Callback, ...], places: Checkpoints | None) -> tuple[Callback, ...]:
+    """Beside checkpoints a history is kept; without them a run begins one."""
+    files = [callback for callback in callbacks if isinstance(callback, History)]
+    if places is not None:
+        return callbacks if files else (*callbacks, History(Path(places.directory) / "history.jsonl"))
+    for file in files:
+        if file.path.exists() and file.path.stat().st_size:
+            raise ValueError(f"{file.path} holds the history of another run; move it, or choose another file")
+    return callbacks
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Row]:
@@ -158,8 +182,8 @@ class Progress(Callback):
 
 
 @dataclasses.dataclass(frozen=True)
-class EarlyStopping:
-    """Stop when the validation score has not improved for `patience` epochs.
+class EarlyStopping(Callback):
+    """A callback that stops when the validation score has not improved for `patience` epochs.
 
     Args:
         patience: how many epochs without improvement are allowed.

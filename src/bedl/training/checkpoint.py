@@ -39,6 +39,7 @@ __all__ = [
     "FORMAT",
     "CheckpointTimer",
     "VERSION",
+    "as_checkpoints",
     "build_of",
     "capture",
     "capture_torch",
@@ -198,6 +199,8 @@ class Checkpoints:
         keep: how many of the newest are kept.
         least_seconds: at the end of an epoch only if so much time has passed; epochs of tiny tables take less time
             than a checkpoint.
+        resume: "auto": go on from the newest checkpoint if there is one. True: there has to be one. False: there must
+            be none. A path: from that one.
     """
 
     directory: str | os.PathLike[str]
@@ -205,6 +208,7 @@ class Checkpoints:
     every_seconds: float = math.inf
     keep: int = 2
     least_seconds: float = 0.0
+    resume: bool | str | os.PathLike[str] = "auto"
 
     def __post_init__(self) -> None:
         if self.every_steps < 0 or self.keep < 1 or not self.every_seconds > 0:
@@ -236,12 +240,21 @@ class CheckpointTimer:
         return due
 
 
-def resume_from(places: Checkpoints | None, resume: bool | str | os.PathLike[str]) -> Path | None:
+def as_checkpoints(checkpoint: str | os.PathLike[str] | Checkpoints | None) -> Checkpoints | None:
+    """Checkpoints in a directory; what was said about them as it is."""
+    return Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
+
+
+def resume_from(places: Checkpoints | None) -> Path | None:
     """The checkpoint to go on from, if there is to be one."""
-    newest = latest(Path(places.directory)) if places else None
+    if places is None:
+        return None
+    newest, resume = latest(Path(places.directory)), places.resume
     if resume is False:
         if newest is not None:
-            raise CheckpointError(f"{newest} is of an earlier run: go on with resume='auto', or use another directory")
+            raise CheckpointError(
+                f"{newest} is of an earlier run: go on with Checkpoints(…, resume='auto'), or use another directory"
+            )
         return None
     if newest is None and resume is True:
         raise CheckpointError("resume=True, but there is no checkpoint; resume='auto' would start anew")

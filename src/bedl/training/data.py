@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -22,6 +23,7 @@ __all__ = [
     "Points",
     "Share",
     "Source",
+    "TrainingData",
     "Unpack",
     "as_points",
     "as_validation",
@@ -72,7 +74,7 @@ def unpacked(item: Any, unpack: Unpack | None = None) -> Fetched:
         count = f" of {len(item)}" if has_parts(item) else ""
         raise TypeError(
             f"batches are pairs (x, y), triples (x, y, weight) or dicts with labels, not {type(item).__name__}{count}; "
-            "say how yours are put together: unpack=lambda batch: (x, y) (several inputs: ((x1, x2), y))"
+            "say how yours are put together: TrainingData(data, unpack=lambda batch: (x, y)), or ((x1, x2), y)"
         )
     x, y, weight = (*item, None)[:3]
     return Fetched(_tensors(x), _tensor(y), None if weight is None else _tensor(weight))
@@ -84,7 +86,8 @@ def _by_name(item: Mapping[str, Any]) -> tuple[Any, ...]:
         there = ", ".join(map(str, item))
         which = f"has {' and '.join(found)}" if found else f"has none of {', '.join(TARGETS)}"
         raise TypeError(
-            f"which entry of a batch ({there}) is the target? It {which}. Say it: unpack=lambda batch: (x, y)"
+            f"which entry of a batch ({there}) is the target? It {which}. Say it: "
+            "TrainingData(data, unpack=lambda batch: (x, y))"
         )
     weights = [name for name in WEIGHTS if name in item]
     x = {key: value for key, value in item.items() if key not in (*found, *weights)}
@@ -203,7 +206,7 @@ class Points:
             if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
                 raise TypeError(
                     "a Dataset without a length or points by number goes into a DataLoader, which makes batches of it: "
-                    "fit(method, DataLoader(data, batch_size=…), n_train=…)"
+                    "fit(method, TrainingData(DataLoader(data, batch_size=…), n_train=…))"
                 )
             self.dataset, self.n = data, len(data)
         else:
@@ -290,36 +293,56 @@ class Points:
         return loaded[0], loaded[1], loaded[2]
 
 
-def as_points(
-    data: Data | Points,
-    num_workers: int = 0,
-    collate: Callable[[list], Any] | None = None,
-    n_train: float | None = None,
-    unpack: Unpack | None = None,
-) -> Points:
+@dataclasses.dataclass(frozen=True)
+class TrainingData:
+    """Data, and how to read them where they do not say it themselves.
+
+    Args:
+        data: as for `fit`.
+        num_workers, collate: for a Dataset, as in torch's DataLoader; a validation set beside it is read alike.
+        unpack: makes (x, y) or (x, y, weight) of a batch of a Dataset or DataLoader that is put together otherwise; a
+            dict with ``labels`` is understood, see `unpacked`.
+        n_train: the N of the objectives, the number of points by default; a loader over an IterableDataset needs it.
+
+    Example:
+        >>> as_points(TrainingData((torch.zeros(4, 2), torch.zeros(4)), n_train=100)).n_train
+        100
+    """
+
+    data: Any
+    num_workers: int = 0
+    collate: Callable[[list], Any] | None = None
+    unpack: Unpack | None = None
+    n_train: float | None = None
+
+
+def as_points(data: Data | TrainingData | Points) -> Points:
     """Data as `Points`; Points as they are."""
-    if isinstance(data, Points):
-        points = data
-    elif isinstance(data, (tuple, list, Dataset, Tensor, np.ndarray)) or not hasattr(data, "__iter__"):
-        points = Points(data, num_workers, collate, unpack)
+    how = data if isinstance(data, TrainingData) else TrainingData(data)
+    if isinstance(how.data, Points):
+        points = how.data
+    elif isinstance(how.data, (tuple, list, Dataset, Tensor, np.ndarray)) or not hasattr(how.data, "__iter__"):
+        points = Points(how.data, how.num_workers, how.collate, how.unpack)
     else:
         from bedl.training.loaders import points_of_loader  # which is made of Points
 
-        if num_workers or collate is not None:
+        if how.num_workers or how.collate is not None:
             raise TypeError("a DataLoader has its own num_workers and collate_fn: leave out num_workers and collate")
-        points = points_of_loader(data, n_train, unpack)
-    if n_train is not None:
-        points.n_train = n_train
+        points = points_of_loader(how.data, how.n_train, how.unpack)
+    if how.n_train is not None:
+        points.n_train = how.n_train
     return points
 
 
-def as_validation(data: Data, num_workers: int, collate: Callable[[list], Any] | None, unpack: Unpack | None) -> Points:
-    """Points that are only scored: their number needs not be known, and workers are those of a loader if it is one."""
-    if isinstance(data, (tuple, list, Dataset, Points)):
-        return as_points(data, num_workers, collate, unpack=unpack)
+def as_validation(data: Data | TrainingData, beside: Any) -> Points:
+    """Points that are only scored, read like those to train on: their number needs not be known."""
+    if not isinstance(data, TrainingData):
+        data = TrainingData(data) if not isinstance(beside, TrainingData) else dataclasses.replace(beside, data=data)
+    if isinstance(data.data, (tuple, list, Dataset, Points)):
+        return as_points(dataclasses.replace(data, n_train=None))
     from bedl.training.loaders import validation_of_loader  # which is made of Points
 
-    return validation_of_loader(data, unpack)
+    return validation_of_loader(data.data, data.unpack)
 
 
 def warn_of_targets(method: Any, points: Points) -> None:

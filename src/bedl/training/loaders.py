@@ -165,7 +165,7 @@ class Stream(Points):
         if size is None:
             raise ValueError(
                 "how many points the training set has is part of the objective, and this loader does not say: pass "
-                "fit(…, n_train=…)"
+                "fit(method, TrainingData(loader, n_train=…), …)"
             )
         self.n_train, self.n = size, int(size)
         self.batch_size = getattr(loader, "batch_size", None) or _first_size(loader, unpack)

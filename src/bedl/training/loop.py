@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,22 @@ from bedl.training.callbacks import (
     WARMUP,
     Callback,
     EarlyStopping,
-    History,
-    Progress,
     Row,
     Schedule,
     check_callbacks,
     counted,
+    early_stopping_of,
     scored,
+    with_history,
 )
-from bedl.training.checkpoint import Checkpoints, CheckpointTimer, capture_torch, restore_torch, resume_from
+from bedl.training.checkpoint import (
+    Checkpoints,
+    CheckpointTimer,
+    as_checkpoints,
+    capture_torch,
+    restore_torch,
+    resume_from,
+)
 from bedl.training.compile import Compile, should_compile, variance_precision
 from bedl.training.correction import Correct, correct_after_fit, reset_correction
 from bedl.training.data import (
@@ -39,7 +46,7 @@ from bedl.training.data import (
     Fetched,
     Place,
     Points,
-    Unpack,
+    TrainingData,
     as_points,
     as_validation,
     cast,
@@ -54,10 +61,34 @@ from bedl.training.diagnostics import (
 )
 from bedl.training.engines.fabric import GradientStep, MicroBatch, Statistics
 
-__all__ = ["FitResult", "Run", "Settings", "adam", "fit"]
+__all__ = ["FitResult", "GradientOptions", "Run", "Settings", "adam", "fit"]
 
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientOptions:
+    """How a step's gradient is computed.
+
+    Args:
+        clip: its greatest norm; None for no clipping.
+        accumulate: micro-batches that a process's part of a batch is cut into, to save memory. The gradient is that
+            of the whole batch; a loss with a root costs one more forward pass for it (see
+            `bedl.training.engines.fabric`).
+        variance_products: "float32", or "bfloat16": products that make variances round their operands, see
+            `bedl.nn.variance_products`. "auto": bfloat16 in compiled runs on processors with instructions for it.
+    """
+
+    clip: float | None = 1.0
+    accumulate: int = 1
+    variance_products: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise ValueError(f"GradientOptions: accumulate must be at least 1, not {self.accumulate}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"GradientOptions: clip must be positive, or None for no clipping, not {self.clip}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,23 +99,18 @@ class Settings:
     optimizer: MakeOptimizer
     batch_size: int = 32
     schedule: Schedule = WARMUP
-    gradient_clip: float | None = 1.0
-    accumulate: int = 1
+    gradient: GradientOptions = GradientOptions()
     early_stopping: EarlyStopping | None = None
     checkpoints: Checkpoints | None = None
-    resume: bool | str | os.PathLike[str] = "auto"
     callbacks: tuple[Callback, ...] = ()
     compile: Compile = "auto"
-    variance_products: str = "auto"
     correct: Correct = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate"):
+        for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"fit: {name} must be at least 1, not {getattr(self, name)}")
-        if self.gradient_clip is not None and not self.gradient_clip > 0:
-            raise ValueError(f"fit: gradient_clip must be positive, or None for no clipping, not {self.gradient_clip}")
 
     def fingerprint(self, n_train: float) -> dict[str, Any]:
         """What has to be the same for a resumed run to be the same run."""
@@ -115,7 +141,7 @@ class Run:
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.total_steps = settings.epochs * points.steps(settings.batch_size)
         compile = self._compiles()
-        variances = variance_precision(settings.variance_products, compile, fabric.device.type)
+        variances = variance_precision(settings.gradient.variance_products, compile, fabric.device.type)
         self.module, self.optimizer = fabric.setup(Statistics(method, compile, variances), optimizer)
         self.gradient = GradientStep(fabric, self.module, method)
         self.watch = settings.early_stopping.start() if settings.early_stopping else None
@@ -131,7 +157,7 @@ class Run:
         s, fabric = self.settings, self.fabric
         before = checkpoint.capture(fabric.device)
         try:
-            size = -(-s.batch_size // (s.accumulate * fabric.world_size))
+            size = -(-s.batch_size // (s.gradient.accumulate * fabric.world_size))
             return should_compile(s.compile, self.method, self.points, size, self.total_steps, fabric.device.type)
         finally:
             checkpoint.restore(before, fabric.device)
@@ -165,7 +191,7 @@ class Run:
             yield Batch(x, y, self.points.n_train, weight)
 
     def _resume(self) -> None:
-        path = resume_from(self.settings.checkpoints, self.settings.resume)
+        path = resume_from(self.settings.checkpoints)
         if path is not None:
             checkpoint.load(self, path)
             self.checkpoint = path
@@ -210,7 +236,9 @@ class Run:
         """What is left of this epoch: micro-batches, how much all points of the step count, whether it is the last."""
         s, fabric = self.settings, self.fabric
         rank, world = fabric.global_rank, fabric.world_size
-        for share in self.points.shares(Place(s.batch_size, s.seed, self.epoch, self.batch, rank, world, s.accumulate)):
+        for share in self.points.shares(
+            Place(s.batch_size, s.seed, self.epoch, self.batch, rank, world, s.gradient.accumulate)
+        ):
             micro_batches = [self._prepared(points, count) for points, count in share.micro_batches]
             weighted = counted(self.method, micro_batches[0][0].y, micro_batches[0][0].weight)[1] is not None
             yield (
@@ -272,7 +300,7 @@ class Run:
         self._tell("on_step", row)
 
     def _clip(self) -> Tensor:
-        limit = self.settings.gradient_clip
+        limit = self.settings.gradient.clip
         norm = self.fabric.clip_gradients(
             self.module, self.optimizer, max_norm=float("inf") if limit is None else limit, error_if_nonfinite=False
         )
@@ -314,7 +342,7 @@ class Run:
 
 
 def adam(lr: float = 1e-3, **options: Any) -> MakeOptimizer:
-    """Adam with this learning rate, for `fit(optimizer=…)`.
+    """Adam with this learning rate, for `fit(optimizer=…)`, with options of its own.
 
     Args:
         lr: learning rate.
@@ -355,38 +383,20 @@ class FitResult:
 
 def fit(
     method: Any,
-    data: Data,
+    data: Data | TrainingData,
     *,
     epochs: int,
     batch_size: int | None = None,
-    # the step
+    lr: float | None = None,
     optimizer: MakeOptimizer | None = None,
     schedule: Schedule = WARMUP,
-    gradient_clip: float | None = 1.0,
-    accumulate: int = 1,
-    compile: Compile = "auto",
-    variance_products: str = "auto",
-    correct: Correct = "auto",
-    # when to stop
-    validation: Data | None = None,
-    early_stopping: EarlyStopping | bool | None = None,
-    # what is kept
-    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
-    resume: bool | str | os.PathLike[str] = "auto",
-    history: str | os.PathLike[str] | None = None,
+    gradient: GradientOptions = GradientOptions(),  # noqa: B008  (immutable)
+    validation: Data | TrainingData | None = None,
     callbacks: Iterable[Callback] = (),
-    progress: bool = False,
-    loggers: Any = None,
-    # where it runs
-    accelerator: str = "auto",
-    devices: int | str | list[int] = 1,
-    strategy: Any = "auto",
-    num_nodes: int = 1,
-    precision: Any = None,
-    num_workers: int = 0,
-    collate: Callable[[list], Any] | None = None,
-    unpack: Unpack | None = None,
-    n_train: float | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
+    fabric: Any = None,
+    compile: Compile = "auto",
+    correct: Correct = "auto",
     seed: int = 0,
 ) -> FitResult:
     """Train a method, in place.
@@ -398,36 +408,25 @@ def fit(
             read batch by batch, memory-mapped ones too; x is converted to the precision of the parameters. Several
             inputs are a tuple, for ``net(*x)``, or a dict, for ``net(**x)``. Or a DataLoader, whose sampler, batches
             and workers are used as they are, or another iterable of batches: see `bedl.training.loaders`.
+            `TrainingData` says how to read what is put together otherwise.
         epochs: how often every point is seen.
         batch_size: points per optimiser step, over all processes and micro-batches together, by default 32; a
             DataLoader has its own.
-        optimizer: makes the optimiser from the parameters; `adam(1e-3)` by default.
+        lr: learning rate of Adam, 1e-3 by default.
+        optimizer: in its place, what makes an optimiser of the parameters.
         schedule: factor on the learning rate, of (step, total steps); a linear warm-up by default.
-        gradient_clip: greatest norm of a step's gradient; None for no clipping.
-        accumulate: micro-batches that a process's part of a batch is cut into, to save memory. The gradient is that
-            of the whole batch; a loss with a root costs one more forward pass for it (see
-            `bedl.training.engines.fabric`).
+        gradient: how a step's gradient is computed and clipped, see `GradientOptions`.
+        validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
+        callbacks: see `Callback`: `EarlyStopping`, which ends the run by ``val_nll``, `History` for a file of the
+            rows, `Progress` for a line or bar, or your own.
+        checkpoint: a directory for this run's checkpoints and its ``history.jsonl``, from which the same call goes on
+            if it is there; or `Checkpoints` to say how often, and where to go on from.
+        fabric: a ``lightning.fabric.Fabric``, or its options, such as ``{"accelerator": "gpu", "devices": 2}``.
         compile: whether to run the step through `torch.compile`. "auto": where the run is long enough for it to pay
             off, which a line of notice then says; for the size of all batches but an epoch's last.
-        variance_products: "float32", or "bfloat16": products that make variances round their operands, see
-            `bedl.nn.variance_products`. "auto": bfloat16 in compiled runs on processors with instructions for it.
         correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`; outputs stay as
             sure as they were learned to be (``keep=True``). "auto": of networks with several convolutions, in which
             positions share the draws of weights, after 100 steps or more and if it takes less than about a minute.
-        validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
-        early_stopping: when to end before `epochs`, by ``val_nll``; True: as `EarlyStopping()` says.
-        checkpoint: a directory for this run's checkpoints, or `Checkpoints` to say how often.
-        resume: "auto": go on from the newest checkpoint if there is one. True: there has to be one. False: there must
-            be none. A path: from that one.
-        history: a file for the rows, as JSON lines; ``history.jsonl`` beside the checkpoints by default.
-        callbacks: see `Callback`.
-        progress: show loss, throughput and time left.
-        loggers: Fabric's loggers, such as TensorBoardLogger.
-        accelerator, devices, strategy, num_nodes, precision: as in Lightning Fabric.
-        num_workers, collate: for a Dataset, as in torch's DataLoader.
-        unpack: makes (x, y) or (x, y, weight) of a batch of a Dataset or DataLoader that is put together otherwise; a
-            dict with ``labels`` is understood, see `bedl.training.data`.
-        n_train: the N of the objectives, the number of points by default; a loader over an IterableDataset needs it.
         seed: of the order of the points and all that is drawn while training; global generators are left as they were.
 
     Raises:
@@ -441,54 +440,53 @@ def fit(
         >>> from bedl.methods import BEDL
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> method = BEDL(GaussianLinear(1, 2), Normal(1), regularizer=None)
-        >>> result = fit(method, (x, 2 * x), epochs=3, accelerator="cpu")
+        >>> result = fit(method, (x, 2 * x), epochs=3, lr=0.01, fabric={"accelerator": "cpu"})
         >>> result.steps, result.rows[-1]["loss"] < result.rows[0]["loss"]
         (6, True)
     """
     _check_method(method)
-    places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
-    watchers = [*check_callbacks(callbacks), *_history(history, places), *([Progress()] if progress else [])]
     if isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
-            f"fit makes the optimiser itself, so that a run can be resumed: pass a function of the parameters, such as "
-            f"bedl.training.adam(1e-3) or lambda p: torch.optim.{type(optimizer).__name__}(p, …)"
+            f"fit makes the optimiser itself, so that a run can be resumed: pass lr=, or a function of the parameters, "
+            f"such as optimizer=lambda p: torch.optim.{type(optimizer).__name__}(p, …)"
         )
-    if isinstance(early_stopping, bool):
-        early_stopping = EarlyStopping() if early_stopping else None
-    if early_stopping is not None and validation is None:
-        raise ValueError("fit: early_stopping looks at a validation set; pass validation=(x, y)")
-    points = as_points(data, num_workers, collate, n_train, unpack)
+    if optimizer is not None and lr is not None:
+        raise TypeError("fit: lr is that of Adam; an optimizer of your own has its own learning rate")
+    places = as_checkpoints(checkpoint)
+    callbacks, stopping = check_callbacks(callbacks), early_stopping_of(callbacks, validation)
+    points = as_points(data)
     if points.batch_size is not None and batch_size not in (None, points.batch_size):
         raise TypeError(f"fit: the loader makes batches of {points.batch_size}; leave out batch_size={batch_size}")
-    batch_size = points.batch_size or (32 if batch_size is None else batch_size)
     settings = Settings(
-        epochs=epochs, optimizer=optimizer or adam(), batch_size=batch_size,
-        schedule=schedule,
-        gradient_clip=gradient_clip, accumulate=accumulate, early_stopping=early_stopping, checkpoints=places,
-        resume=resume, callbacks=tuple(watchers), compile=compile,
-        variance_products=variance_products, correct=correct, seed=seed,
+        epochs=epochs, optimizer=optimizer or adam(1e-3 if lr is None else lr),
+        batch_size=points.batch_size or (32 if batch_size is None else batch_size), schedule=schedule,
+        gradient=gradient, early_stopping=stopping, checkpoints=places,
+        callbacks=with_history(callbacks, places), compile=compile, correct=correct, seed=seed,
     )  # fmt: skip
     warn_of_targets(method, points)
-    held_out = None if validation is None else as_validation(validation, num_workers, collate, unpack)
-    fabric = _fabric(
-        accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision,
-        loggers=loggers,
-    )  # fmt: skip
+    held_out = None if validation is None else as_validation(validation, data)
     # what goes through `launch` is searched for modules and tensors, which frozen dataclasses do not survive
     train: Any = functools.partial(_train, settings=settings, caller=os.getpid())
-    outcome, weights = fabric.launch(train, method, points, held_out)
+    outcome, weights = _as_fabric(fabric).launch(train, method, points, held_out)
     if weights:
         method.load_state_dict(safetensors.torch.load(weights))
     return FitResult(*outcome)
 
 
-def _fabric(**options: Any) -> Any:
-    """Lightning's Fabric, which takes seconds to import, and which networks of tables do without."""
+def _as_fabric(fabric: Any) -> Any:
+    """A Fabric of Lightning's, which takes seconds to import, and which networks of tables do without."""
+    if fabric is not None and not isinstance(fabric, Mapping):
+        if not hasattr(fabric, "launch"):
+            raise TypeError(
+                f"fit: fabric takes a lightning.fabric.Fabric, or its options as a dict, not {fabric!r}, such as "
+                "fabric={'accelerator': 'gpu'}"
+            )
+        return fabric
     try:
         from lightning_fabric import Fabric
     except ModuleNotFoundError as error:
         raise ImportError("fit needs lightning_fabric: pip install 'bedl[train]'") from error
-    return Fabric(**options)
+    return Fabric(**{"devices": 1, **(fabric or {})})
 
 
 def _train(
@@ -541,11 +539,3 @@ def _check_method(method: Any) -> None:
         nothing = "defines no way to learn: give it loss(batch), statistics(batch) and combine(…), or fit(x, y)"
         raise TypeError(f"{type(method).__name__} {remedies.get(str(method.fit_mode), nothing)}")
     check_not_cached(method, "fit")
-
-
-def _history(path: str | os.PathLike[str] | None, places: Checkpoints | None) -> list[Callback]:
-    if path is None and places is None:
-        return []
-    if places is None and os.path.exists(path) and os.path.getsize(path):  # type: ignore[arg-type]
-        raise ValueError(f"fit: {path} holds the history of another run; move it, or choose another file")
-    return [History(path if path is not None else Path(places.directory) / "history.jsonl")]  # type: ignore[union-attr]

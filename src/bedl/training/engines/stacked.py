@@ -26,19 +26,21 @@ from bedl.training.callbacks import (
     WARMUP,
     Callback,
     EarlyStopping,
-    Progress,
     Row,
     Schedule,
     as_places,
     check_callbacks,
     counted,
+    early_stopping_of,
     log_density,
     scored,
+    with_history,
 )
 from bedl.training.checkpoint import (
     CheckpointError,
     Checkpoints,
     CheckpointTimer,
+    as_checkpoints,
     build_of,
     compare_settings,
     resume_from,
@@ -712,7 +714,6 @@ class ReplicaSettings:
     gradient_clip: float | None
     early_stopping: EarlyStopping | None
     checkpoints: Checkpoints | None
-    resume: bool | str
     callbacks: tuple[Callback, ...]
 
 
@@ -758,7 +759,7 @@ class ReplicaRun:
     # -- from beginning to end -------------------------------------------------------------------
     def __call__(self) -> None:
         """Train from where the run stands to its end, and put the result into the methods."""
-        path = resume_from(self.settings.checkpoints, self.settings.resume)
+        path = resume_from(self.settings.checkpoints)
         if path is not None:
             self._load(path)
         self._tell("on_start")
@@ -975,13 +976,10 @@ def fit_replicas(
     schedule: Schedule = WARMUP,
     gradient_clip: float | None = 1.0,
     validation: Any = None,
-    early_stopping: EarlyStopping | bool | None = None,
+    callbacks: Iterable[Callback] = (),
+    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
     correct: Correct = "auto",
     seeds: Sequence[int] | None = None,
-    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
-    resume: bool | str = "auto",
-    callbacks: Iterable[Callback] = (),
-    progress: bool = False,
     device: torch.device | str | None = None,
     compile: bool = False,
 ) -> ReplicasResult:
@@ -998,12 +996,11 @@ def fit_replicas(
         schedule: factor on the learning rate, of (step, the replica's total steps).
         gradient_clip: greatest norm of a replica's gradient; None for no clipping.
         validation: points whose mean −log p(y|x) is computed after each epoch: one set for all, or a list.
-        early_stopping: when a replica stops before `epochs`, by its own score; the others go on.
+        callbacks: see `Callback`; they are shown the replicas as one run, with mean losses. With `EarlyStopping` a
+            replica stops before `epochs` by its own score; the others go on.
+        checkpoint: as in `fit`; one file holds all replicas.
         correct: whether to fit, after training, what one pass drops; as in `fit`, for each replica on its own inputs.
         seeds: each replica's order of points and perturbations; 0, 1, 2, … by default.
-        checkpoint, resume: as in `fit`; one file holds all replicas.
-        callbacks: see `Callback`; they are shown the replicas as one run, with mean losses.
-        progress: show loss, throughput and time left.
         device: where to train; where the first replica is by default.
         compile: use `torch.compile`: slow to start, faster after.
 
@@ -1031,15 +1028,16 @@ def fit_replicas(
         method.train()
     if epochs < 1:
         raise ValueError(f"fit_replicas: epochs must be at least 1, not {epochs}")
-    if isinstance(early_stopping, bool):
-        early_stopping = EarlyStopping() if early_stopping else None
-    if early_stopping is not None and validation is None:
-        raise ValueError("fit_replicas: early_stopping looks at a validation set; pass validation=(x, y)")
-    places = Checkpoints(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
+    callbacks, places = check_callbacks(callbacks), as_checkpoints(checkpoint)
     settings = ReplicaSettings(
-        rates, seeds, schedule, gradient_clip, early_stopping, places, resume,
-        callbacks=(*check_callbacks(callbacks), *([Progress()] if progress else [])),
-    )  # fmt: skip
+        rates,
+        seeds,
+        schedule,
+        gradient_clip,
+        early_stopping_of(callbacks, validation),
+        places,
+        with_history(callbacks, places),
+    )
     warn_of_targets(methods[0], as_points(data[0] if isinstance(data, list) else data))
     stacked = StackedNetworks(methods, device, compile)
     batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device, methods[0])
