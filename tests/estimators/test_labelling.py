@@ -84,7 +84,7 @@ def test_refusals(gap):
             gap.rows_to_label(pool, n)
     X = np.linspace(-1, 1, 70)[:, None]
     plain = BEDLRegressor(method="bedl", epochs=1).fit(X, X[:, 0])
-    with pytest.raises(ValueError, match=r"'bedl' keeps no distances .* needs 'auto'"):
+    with pytest.raises(ValueError, match=r"'bedl' knows no distances .* needs 'auto'"):
         plain.rows_to_label(X, 2)
     assert not hasattr(BEDLClassifier, "rows_to_label")
 
