@@ -329,9 +329,9 @@ class Building(Portable, BaseEstimator):
         problem = self._problem(scaling)
         if registry.get(self.built_[0]).distils:
             loc, scale = scaling or (np.zeros(table.X.shape[1]), np.ones(table.X.shape[1]))
-            from bedl.estimators.distill import quantile_edges
+            from bedl.estimators.distill import counted, quantile_edges
 
-            problem = dataclasses.replace(problem, edges=quantile_edges(table.X, loc, scale))
+            problem = dataclasses.replace(problem, edges=quantile_edges(counted(table)[0], loc, scale))
             bins = tuple(max(len(edges) - 1, 0) for edges in problem.edges or ())
             self.built_ = self.built_[0], {**self.built_[1], "bins": bins}
         self._problem_ = problem

@@ -94,11 +94,12 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
 
 
 def counted(table: TrainingSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Rows, targets and weights without the rows that count for nothing."""
+    """Rows, targets and weights without the rows that count for nothing; no weights where the others are equal."""
     if table.weight is None:
         return table.X, table.y, None
     rows = table.weight > 0
-    return table.X[rows], table.y[rows], table.weight[rows]
+    weight = table.weight[rows]
+    return table.X[rows], table.y[rows], None if (weight == weight[0]).all() else weight
 
 
 def labelled_points(committee: Any, table: TrainingSet, points: Points, seed: int) -> Points:
