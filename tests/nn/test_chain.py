@@ -15,7 +15,7 @@ import bedl
 from bedl import Dirichlet, GaussianConv2d, GaussianLinear, _kernels
 from bedl.methods import BEDL
 from bedl.nn import fused
-from bedl.nn.fused import outputs_of_chain
+from bedl.nn.fused import forward
 from bedl.nn.tabular import Standardize
 
 pytestmark = pytest.mark.skipif(not _kernels.is_built(), reason="there are no kernels")
@@ -70,7 +70,7 @@ def test_one_call_says_what_all_layers_say(
     monkeypatch.setattr(fused, "MIN_REUSE", 1e9)
     x = torch.randn(points, *shape)
     with torch.no_grad(), bedl.cached_weights(net) if prepared else nullcontext():
-        found = outputs_of_chain(net, x)
+        found = forward(net, x)
     assert found is not None
     truth = copy.deepcopy(net).double()(x.double()).detach()
     assert found.shape == truth.shape
@@ -82,9 +82,9 @@ def test_points_beyond_what_is_kept_between_layers_come_in_groups(monkeypatch: p
     net, shape = NETWORKS["strides"]
     x = torch.randn(50, *shape)
     with torch.no_grad(), bedl.cached_weights(net):
-        whole = outputs_of_chain(net, x)
+        whole = forward(net, x)
         monkeypatch.setattr("bedl._kernels.inference.ROOM", 20_000)
-        groups = outputs_of_chain(net, x)
+        groups = forward(net, x)
     assert whole is not None
     assert groups is not None
     torch.testing.assert_close(groups.loc, whole.loc)
@@ -96,11 +96,11 @@ def test_weights_that_changed_are_seen_after_the_block() -> None:
     x = torch.randn(60, *shape)
     with torch.no_grad():
         with bedl.cached_weights(net):
-            before = outputs_of_chain(net, x)
+            before = forward(net, x)
         for parameter in net.parameters():
             parameter.mul_(1.1)
         with bedl.cached_weights(net):
-            after = outputs_of_chain(net, x)
+            after = forward(net, x)
         truth = net(x)
     assert before is not None
     assert after is not None
@@ -114,7 +114,7 @@ def test_corrected_variances_keep_their_factor() -> None:
         if isinstance(layer, GaussianLinear):
             layer.covariance_factor = torch.full((layer.out_features, 1), 1.7)
     with torch.no_grad(), bedl.cached_weights(net):
-        found, truth = outputs_of_chain(net, x), net(x)
+        found, truth = forward(net, x), net(x)
     assert found is not None
     torch.testing.assert_close(found.variance, truth.variance, rtol=1e-4, atol=1e-6)
 
@@ -146,7 +146,7 @@ OTHERS: dict[str, nn.Module] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_networks_go_layer_by_layer(name: str) -> None:
     with torch.no_grad(), bedl.cached_weights(OTHERS[name]):
-        assert outputs_of_chain(OTHERS[name], torch.zeros(80, 1, 15, 15)) is None
+        assert forward(OTHERS[name], torch.zeros(80, 1, 15, 15)) is None
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_other_networks_go_layer_by_layer(name: str) -> None:
 )
 def test_other_circumstances_go_layer_by_layer(inside: Callable[[], AbstractContextManager]) -> None:
     with torch.no_grad(), inside():
-        assert outputs_of_chain(NETWORKS["strides"][0], torch.zeros(80, 1, 15, 15)) is None
+        assert forward(NETWORKS["strides"][0], torch.zeros(80, 1, 15, 15)) is None
 
 
 def test_predictions_take_the_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

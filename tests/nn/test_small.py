@@ -16,8 +16,8 @@ import bedl
 from bedl import GaussianLinear, _kernels
 from bedl.heads import Normal
 from bedl.methods import BEDL
-from bedl.nn.fused import outputs_of_small
-from bedl.nn.tabular import Standardize
+from bedl.nn.fused import forward
+from bedl.nn.tabular import QuantileCodes, Standardize
 
 pytestmark = pytest.mark.skipif(not _kernels.is_built(), reason="there are no kernels")
 
@@ -42,7 +42,7 @@ NETWORKS = [network(8, 50, 2), network(1, 3), network(20, 17, 9, 4, standardized
 def test_one_call_says_what_all_layers_say(net: nn.Sequential, prepared: bool) -> None:
     x = torch.randn(9, next(layer.in_features for layer in net if isinstance(layer, GaussianLinear)))
     with torch.no_grad(), bedl.cached_weights(net) if prepared else nullcontext():
-        found = outputs_of_small(net, x)
+        found = forward(net, x)
     assert found is not None
     truth = copy.deepcopy(net).double()(x.double()).detach()
     torch.testing.assert_close(found.loc.double(), truth.loc, rtol=1e-5, atol=1e-5)
@@ -52,10 +52,21 @@ def test_one_call_says_what_all_layers_say(net: nn.Sequential, prepared: bool) -
 def test_relu_may_come_last() -> None:
     net = nn.Sequential(*network(4, 6, 3), nn.ReLU())
     with torch.no_grad():
-        found, truth = outputs_of_small(net, torch.ones(2, 4)), net(torch.ones(2, 4))
+        found, truth = forward(net, torch.ones(2, 4)), net(torch.ones(2, 4))
     assert found is not None
     torch.testing.assert_close(found.loc, truth.loc)
     torch.testing.assert_close(found.variance, truth.variance)
+
+
+def test_codes_of_quantiles_and_nested_containers_stand_in_front() -> None:
+    codes = QuantileCodes([torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([])])
+    net = nn.Sequential(Standardize(torch.ones(2), 2 * torch.ones(2)), codes, network(4, 6, 3))
+    x = torch.randn(5, 2)
+    with torch.no_grad():
+        found, truth = forward(net, x), copy.deepcopy(net).double()(x.double())
+    assert found is not None
+    torch.testing.assert_close(found.loc.double(), truth.loc, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.variance.double(), truth.variance, rtol=1e-5, atol=1e-7)
 
 
 def changed(change: Callable[[nn.Sequential], object]) -> nn.Sequential:
@@ -79,7 +90,7 @@ OTHERS: dict[str, nn.Module] = {
 def test_other_networks_go_layer_by_layer(name: str) -> None:
     x = torch.zeros(4, 3, dtype=torch.float64 if name == "double precision" else torch.float32)
     with torch.no_grad():
-        assert outputs_of_small(OTHERS[name], x) is None
+        assert forward(OTHERS[name], x) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +106,7 @@ def test_other_networks_go_layer_by_layer(name: str) -> None:
 )
 def test_other_circumstances_go_layer_by_layer(inside: Callable[[], AbstractContextManager]) -> None:
     with torch.no_grad(), inside():
-        assert outputs_of_small(NETWORKS[0], torch.zeros(4, 8)) is None
+        assert forward(NETWORKS[0], torch.zeros(4, 8)) is None
 
 
 def test_predictions_take_the_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from bedl.methods.base import Method
 from bedl.moments import Moments
-from bedl.nn import warn_if_deterministic
+from bedl.nn import fused, warn_if_deterministic
 from bedl.nn.calling import Output, outputs_of
-from bedl.nn.fused import outputs_of_chain, outputs_of_small
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
 from bedl.objectives.ood_samples import Perturbation, varied
 
@@ -76,8 +75,7 @@ class BEDL(Method):
     def outputs(self, x: Any) -> Moments:
         """What the head reads. x: shape (n, *input), or several; result: shape (n, n_outputs)"""
         if self.output is None:
-            at_once = outputs_of_small(self.net, x)
-            at_once = outputs_of_chain(self.net, x) if at_once is None else at_once
+            at_once = fused.forward(self.net, x)
             if at_once is not None:
                 return at_once
         return outputs_of(self.net, x, self.output)

@@ -1,4 +1,4 @@
-"""Small networks predicting: all layers in one call of a kernel, as calls are most of what such a network costs."""
+"""Networks predicting: all layers in one call of a kernel, where they are of kinds that it knows."""
 
 from __future__ import annotations
 
@@ -17,80 +17,122 @@ from bedl.moments.dispatch import default_rules_active
 from bedl.moments.numerics import NEGLIGIBLE
 from bedl.moments.rules._base import LayerWeight, are_rounded
 from bedl.nn.layers import GaussianConv2d, GaussianLinear
-from bedl.nn.tabular import PeriodicEmbedding, SkipLinear, Standardize, bounded
+from bedl.nn.tabular import PeriodicEmbedding, QuantileCodes, SkipLinear, Standardize, bounded
 
-__all__ = ["forward_of_many", "outputs_of_chain", "outputs_of_small"]
-
-
-MAX_MULTIPLICATIONS = 2**19  # multiplications, up to which calls take longer than they
+__all__ = ["forward", "forward_of_many"]
 
 
-def outputs_of_small(net: nn.Module, x: Any) -> Moments | None:
+MAX_MULTIPLICATIONS = 2**19  # up to which calls take longer than they: one kernel for all, weights as they lie
+MAX_WINDOW_SIZE = 1024  # numbers that an output sees: more weights than stay in the cache are the library's business
+MIN_REUSE = 2  # weights that are not prepared, for each activation that need not be written and read
+# Of known inputs, before the first layer.
+IN_FRONT = (Standardize, QuantileCodes, nn.Flatten, nn.Unflatten, nn.Identity)
+Shape = tuple[int, ...]
+
+
+def forward(net: nn.Module, x: Any) -> Moments | None:
     """What a network says of known inputs, without derivatives; None where it has to go layer by layer.
 
+    What it saves is calls in small networks, and passes over memory in others: between calls of PyTorch each result is
+    written, and read again for its square, for ReLU and for the next layer. Its products are as fast as the library's,
+    so that three of them cost what they have to.
+
     Args:
-        net: a `Sequential`, perhaps with `Standardize` in front, of Gaussian linear layers and ReLU.
-        x: shape (n, d)
+        net: a `Sequential`, nested or not, of Gaussian convolutions in two dimensions and linear layers, ReLU and
+            Flatten, perhaps with `Standardize` or `QuantileCodes` in front.
+        x: shape (n, *input)
 
     Returns:
-        shape: (n, outputs)
+        shape: (n, *outputs)
 
     Example:
-        >>> net = nn.Sequential(GaussianLinear(3, 8), nn.ReLU(), GaussianLinear(8, 2))
+        >>> net = nn.Sequential(GaussianConv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), GaussianLinear(36, 2))
         >>> with torch.no_grad():
-        ...     known = outputs_of_small(net, torch.zeros(4, 3))
-        ...     few = known is None or torch.allclose(known.loc, net(torch.zeros(4, 3)).loc, atol=1e-6)
+        ...     known = forward(net, torch.ones(40, 1, 5, 5))
+        ...     few = known is None or torch.allclose(known.loc, net(torch.ones(40, 1, 5, 5)).loc, atol=1e-5)
         >>> few
         True
     """
-    if (
-        not may_be_one_call(net, x)
-        or x.dim() != 2
-        or not x.is_contiguous()
-        or not default_rules_active(F.linear, F.relu)
-    ):
+    if type(net) is not nn.Sequential or type(x) is not Tensor or torch.is_grad_enabled():
         return None
-    found = _layers(net)
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or are_rounded() or not _kernels.supported(x):
+        return None
+    modules = _modules_of(net)
+    if modules is None or not default_rules_active(F.linear, F.conv2d, F.relu, F.dropout, Tensor.flatten):
+        return None
+    scaling = None
+    if modules and type(modules[0]) is Standardize and x.dim() == 2 and modules[0].loc.dim() == 1:
+        scaling = modules.pop(0)  # which the kernel for small networks does itself
+    if modules and type(modules[0]) in IN_FRONT:
+        while modules and type(modules[0]) in IN_FRONT:
+            x, scaling = modules.pop(0)(x if scaling is None else scaling(x)), None
+        if type(x) is not Tensor or not _kernels.supported(x):
+            return None
+    found = _layers_of(modules, x.dim() == 2)
     if found is None:
         return None
-    scaling, layers = found
-    size = sum(layer.mean.numel() for layer in layers)
-    if not layers or len(x) * size > MAX_MULTIPLICATIONS or x.shape[1] != layers[0].mean.shape[1]:
-        return None
-    if not all(map(is_plain_tensor, (*(t for layer in layers for t in layer.tensors), *(scaling or ())))):
-        return None
-    return Moments(*_kernels.small_network(x, scaling, layers, *numerics.HALF_LINE, NEGLIGIBLE[torch.float32]))
+    layers, flat = found
+    small = _small(x, scaling, layers) if x.dim() == 2 and x.is_contiguous() else None
+    return _chain(x if scaling is None else scaling(x), layers, flat) if small is None else small
 
 
-def may_be_one_call(net: nn.Module, x: Any) -> bool:
-    """Whether nothing but the result of a `Sequential` for known inputs is asked for. x: shape (n, *input)"""
-    if type(net) is not nn.Sequential or type(x) is not Tensor or torch.is_grad_enabled():
-        return False
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or are_rounded():
-        return False
-    return _kernels.supported(x)
+Layers = list[tuple[Any, bool]]  # and whether ReLU follows
 
 
-def _layers(net: nn.Module) -> tuple[tuple[Tensor, Tensor] | None, list[_kernels.Small]] | None:
-    """What the kernel needs to know of the modules, if these are all of a kind that it knows."""
-    scaling, layers = None, []
-    modules: Any = net._modules.values()
+def _layers_of(modules: Sequence[Any], flat: bool) -> tuple[Layers, bool] | None:
+    """The Gaussian layers, and whether the last result is flat; None where a module is of a kind that kernels do not
+    know. flat: whether the first input is.
+    """
+    layers: Layers = []
     for module in modules:
         kind = type(module)
-        if has_hooks(module):
+        if (kind is GaussianLinear and flat) or (kind is GaussianConv2d and not flat):
+            layers.append((module, False))
+        elif kind is nn.ReLU and layers and not layers[-1][1]:
+            layers[-1] = layers[-1][0], True
+        elif kind is nn.Flatten and layers and (module.start_dim, module.end_dim) == (1, -1):
+            flat = True
+        elif kind is not nn.Identity and (kind is not nn.Dropout or module.training):
             return None
-        if kind is GaussianLinear:
-            layer = _weights(module)
-            if layer is None:
-                return None
-            layers.append(layer)
-        elif kind is nn.ReLU and layers and not layers[-1].rectifies:
-            layers[-1] = layers[-1]._replace(rectifies=True)
-        elif kind is Standardize and not layers and scaling is None and module.loc.dim() == 1:
-            scaling = module.loc, module.scale
-        else:
+    return (layers, flat) if layers else None
+
+
+def _small(x: Tensor, scaling: Any, layers: Layers) -> Moments | None:
+    """Few linear layers, whose weights are read as they lie."""
+    scale = None if scaling is None else (scaling.loc, scaling.scale)
+    if scale is not None and not all(map(is_plain_tensor, scale)):
+        return None
+    weights, width, size = [], x.shape[1], 0
+    for layer, rectifies in layers:
+        weight = _weights(layer, rectifies)
+        if weight is None or weight.mean.shape[1] != width or not all(map(is_plain_tensor, weight.tensors)):
             return None
-    return None if has_hooks(net) else (scaling, layers)
+        weights.append(weight)
+        width, size = weight.mean.shape[0], size + weight.mean.numel()
+    if len(x) * size > MAX_MULTIPLICATIONS:
+        return None
+    return Moments(*_kernels.small_network(x, scale, weights, *numerics.HALF_LINE, NEGLIGIBLE[torch.float32]))
+
+
+def _chain(x: Tensor, layers: Layers, flat: bool) -> Moments | None:
+    """Layers whose weights are laid out for products."""
+    shape, links = tuple(x.shape[1:]), []
+    for layer, rectifies in layers:
+        link = (_linear if type(layer) is GaussianLinear else _convolution)(layer, shape)
+        if link is None or min(link.made) < 1 or link.window > MAX_WINDOW_SIZE:
+            return None
+        links.append(link._replace(rectifies=rectifies))
+        shape = (link.outputs, *link.made)
+    if any(layer.prepared is None for layer, _ in layers) and not _are_many(links, len(x)):
+        return None
+    found = [_packed(link, layer) for link, (layer, _) in zip(links, layers, strict=True)]
+    weights = [weight for weight in found if weight is not None]
+    biases = [layer.bias for layer, _ in layers]
+    if len(weights) < len(links) or not all(bias is None or is_plain_tensor(bias) for bias in biases):
+        return None
+    made = _kernels.chain(x.contiguous(), links, weights, biases, *numerics.HALF_LINE, NEGLIGIBLE[torch.float32])
+    loc, variance = (part.permute(0, 3, 1, 2) for part in made)
+    return Moments(loc.flatten(1), variance.flatten(1)) if flat else Moments(loc, variance)
 
 
 def has_hooks(module: Any) -> bool:
@@ -104,72 +146,18 @@ def is_plain_tensor(x: Tensor) -> bool:
     return usual and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def _weights(layer: Any) -> _kernels.Small | None:
+def _weights(layer: Any, rectifies: bool) -> _kernels.Small | None:
     parameters, bias = layer._parameters, layer._parameters.get("bias")
-    if layer.is_sampling or layer.variances != "full" or layer._buffers.get("covariance_factor") is not None:
+    if layer.is_sampling or layer.variances != "full":
+        return None
+    if layer._buffers.get("covariance_factor") is not None or layer._buffers.get("common_variance") is not None:
         return None
     if layer.prepared is not None:
         weight = layer.prepared["weight"]
         if not isinstance(weight, Moments):  # one draw of it
             return None
-        return _kernels.Small(weight.loc, weight.variance, False, bias, False)
-    return _kernels.Small(parameters["weight_mean"], parameters["weight_logvar"], True, bias, False)
-
-
-# Networks that are a chain of layers, predicting: all of it in one call of a kernel, as `small` does for small ones.
-#
-# What it saves is passes over memory: between calls of PyTorch each result is written, and read again for its square,
-# for
-# ReLU and for the next layer. Its products are as fast as the library's, so that three of them cost what they have
-# to.
-
-
-MAX_WINDOW_SIZE = 1024  # numbers that an output sees: more weights than stay in the cache are the library's business
-MIN_REUSE = 2  # weights that are not prepared, for each activation that need not be written and read
-IN_FRONT = (Standardize, nn.Flatten, nn.Unflatten, nn.Identity)  # of known inputs, before the first Gaussian layer
-Shape = tuple[int, ...]
-
-
-def outputs_of_chain(net: nn.Module, x: Any) -> Moments | None:
-    """What a network says of known inputs, without derivatives; None where it has to go layer by layer.
-
-    Args:
-        net: a `Sequential`, nested or not, of Gaussian convolutions in two dimensions and linear layers, ReLU and
-            Flatten, perhaps with `Standardize` in front.
-        x: shape (n, *input)
-
-    Returns:
-        shape: (n, *outputs)
-
-    Example:
-        >>> net = nn.Sequential(GaussianConv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), GaussianLinear(36, 2))
-        >>> with torch.no_grad():
-        ...     known = outputs_of_chain(net, torch.ones(40, 1, 5, 5))
-        ...     few = known is None or torch.allclose(known.loc, net(torch.ones(40, 1, 5, 5)).loc, atol=1e-5)
-        >>> few
-        True
-    """
-    if not may_be_one_call(net, x) or not default_rules_active(F.linear, F.conv2d, F.relu, F.dropout, Tensor.flatten):
-        return None
-    modules = _modules_of(net)
-    if modules is None:
-        return None
-    while modules and type(modules[0]) in IN_FRONT:
-        x = modules.pop(0)(x)
-    found = _links(modules, tuple(x.shape[1:])) if type(x) is Tensor and _kernels.supported(x) else None
-    if not found:
-        return None
-    links, layers, flat = found
-    if any(layer.prepared is None for layer in layers) and not _are_many(links, len(x)):
-        return None
-    found_weights = [_panels(link, layer) for link, layer in zip(links, layers, strict=True)]
-    weights = [packed_weights for packed_weights in found_weights if packed_weights is not None]
-    biases = [layer.bias for layer in layers]
-    if len(weights) < len(links) or not all(bias is None or is_plain_tensor(bias) for bias in biases):
-        return None
-    made = _kernels.chain(x.contiguous(), links, weights, biases, *numerics.HALF_LINE, NEGLIGIBLE[torch.float32])
-    loc, variance = (part.permute(0, 3, 1, 2) for part in made)
-    return Moments(loc.flatten(1), variance.flatten(1)) if flat else Moments(loc, variance)
+        return _kernels.Small(weight.loc, weight.variance, False, bias, rectifies)
+    return _kernels.Small(parameters["weight_mean"], parameters["weight_logvar"], True, bias, rectifies)
 
 
 def _modules_of(net: Any) -> list[Any] | None:
@@ -185,38 +173,6 @@ def _modules_of(net: Any) -> list[Any] | None:
             return None
         found += inside
     return found
-
-
-def _links(modules: list[Any], shape: Shape) -> tuple[list[LayerSpec], list[Any], bool] | None:
-    """What the kernel needs to know of each layer, the layers, and whether the last result is flat; None where a module
-    is of a kind that it does not know.
-
-    Args:
-        shape: of one point.
-    """
-    links: list[LayerSpec] = []
-    layers: list[Any] = []
-    flat = len(shape) == 1
-    for module in modules:
-        kind, link = type(module), None
-        if kind is GaussianConv2d and not flat:
-            link = _convolution(module, shape)
-        elif kind is GaussianLinear and flat:
-            link = _linear(module, shape)
-        elif kind is nn.ReLU and links and not links[-1].rectifies:
-            links[-1] = links[-1]._replace(rectifies=True)
-            continue
-        elif kind is nn.Flatten and links and (module.start_dim, module.end_dim) == (1, -1):
-            flat = True
-            continue
-        elif kind is nn.Identity or (kind is nn.Dropout and not module.training):
-            continue
-        if link is None or min(link.made) < 1 or link.window > MAX_WINDOW_SIZE:
-            return None
-        links.append(link)
-        layers.append(module)
-        shape = (link.outputs, *link.made)
-    return (links, layers, flat) if links else None
 
 
 def _convolution(layer: Any, shape: Shape) -> LayerSpec | None:
@@ -237,13 +193,13 @@ def _linear(layer: Any, shape: Shape) -> LayerSpec | None:
     return LayerSpec(channels, high, wide, layer.out_features, high, wide, 1, 1, 0, 0, rectifies=False)
 
 
-def _are_many(links: list[LayerSpec], points: int) -> bool:
+def _are_many(links: Sequence[LayerSpec], points: int) -> bool:
     """Whether points are so many that laying out the weights takes less time than is saved."""
     weights = sum(link.window * link.outputs for link in links)
     return weights <= MIN_REUSE * points * sum(math.prod(link.made) * link.outputs for link in links)
 
 
-def _panels(link: LayerSpec, layer: Any) -> Tensor | None:
+def _packed(link: LayerSpec, layer: Any) -> Tensor | None:
     """A layer's weights as the kernel reads them; kept where they are prepared (`cached_weights`)."""
     buffers, parameters = layer._buffers, layer._parameters
     if layer.is_sampling or layer.variances != "full" or buffers.get("common_variance") is not None:
