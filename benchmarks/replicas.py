@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from bedl import BEDL, GaussianLinear, Normal
 from bedl.methods import Batch
 from bedl.training import adam
-from bedl.training.engines.stacked import ReplicaBatches, StackedNetworks, VectorAdam, clipping, norms
+from bedl.training.engines.replica_data import ReplicaBatches
+from bedl.training.engines.stacked import StackedNetworks, VectorAdam, clipping, norms
 
 
 def concrete(split: int) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,8 @@ from bedl.objectives import PAC, HyperPrior, Unknown
 from bedl.objectives.ood_samples import around_and_beyond, permute_columns
 from bedl.training import Constant, NonFiniteLossError, adam, fit, fit_replicas
 from bedl.training.data import Points
-from bedl.training.engines.stacked import BatchPreparation, ReplicaBatch, ReplicaBatches, VectorAdam, clipping, norms
+from bedl.training.engines.replica_data import BatchPreparation, ReplicaBatch, ReplicaBatches
+from bedl.training.engines.stacked import VectorAdam, clipping, norms
 from benchmarks.replicas import concrete, paper_net
 from tests.training.problems import classes, method, regression, vector
 

@@ -14,8 +14,8 @@ from bedl.training.callbacks import (
 from bedl.training.checkpoint import CheckpointError, Checkpoints, load_weights, save_weights
 from bedl.training.data import TrainingData
 from bedl.training.diagnostics import NonFiniteLossError
-from bedl.training.engines.stacked import ReplicasResult, fit_replicas
-from bedl.training.loop import FitResult, GradientOptions, Run, adam, fit
+from bedl.training.fitting import FitResult, ReplicasResult, fit, fit_replicas
+from bedl.training.loop import GradientOptions, Run, adam
 
 __all__ = [
     # train one method, or many of the same build at once

@@ -8,12 +8,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bedl._utils.io import write_atomically
 from bedl.methods import Method
@@ -28,6 +28,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "EarlyStopping",
+    "EarlyStoppingState",
     "History",
     "Progress",
     "Row",
@@ -191,52 +192,48 @@ class EarlyStopping(Callback):
         restore_best: go back to the parameters of the best epoch at the end.
 
     Example:
-        >>> stopping = EarlyStopping(patience=1).start()
-        >>> [stopping.update(score, nn.Identity()) for score in (1.0, 0.5, 0.6, 0.7)]
-        [False, False, False, True]
+        >>> state = EarlyStoppingState(EarlyStopping(patience=1))
+        >>> [(state.update({0: score}), state.stopped[0]) for score in (1.0, 0.5, 0.6, 0.7)]
+        [([0], False), ([0], False), ([], False), ([], True)]
     """
 
     patience: int = 10
     min_delta: float = 0.0
     restore_best: bool = True
 
-    def start(self) -> EarlyStoppingState:
-        """The state of one run."""
-        return EarlyStoppingState(self)
-
 
 class EarlyStoppingState:
-    """What early stopping remembers during a run."""
+    """What early stopping remembers of each network of a run.
 
-    def __init__(self, rule: EarlyStopping):
-        self.rule, self.best, self.waited = rule, math.inf, 0
-        self.parameters: dict[str, Tensor] | None = None
+    Args:
+        rule: when to stop; None: never.
+        count: how many networks there are.
 
-    def update(self, score: float, method: nn.Module) -> bool:
-        """Take in an epoch's score, lower is better; says whether to stop."""
-        if score < self.best - self.rule.min_delta:
-            self.best, self.waited = score, 0
-            if self.rule.restore_best:
-                self.parameters = {name: value.detach().cpu().clone() for name, value in method.state_dict().items()}
-        else:
-            self.waited += 1
-        return self.over
+    Attributes:
+        stopped: which have waited long enough.
+    """
 
-    @property
-    def over(self) -> bool:
-        """Whether it has waited long enough."""
-        return self.waited > self.rule.patience
+    def __init__(self, rule: EarlyStopping | None, count: int = 1):
+        self.rule = rule
+        self.best, self.waited, self.stopped = [math.inf] * count, [0] * count, [False] * count
 
-    def restore(self, method: nn.Module) -> None:
-        """Put back the best epoch's parameters."""
-        if self.parameters is not None:
-            method.load_state_dict(self.parameters)
+    def update(self, scores: Mapping[int, float]) -> list[int]:
+        """Take in an epoch's scores by number, lower is better; returns those whose parameters are to be kept."""
+        if self.rule is None:
+            return []
+        improved = [r for r, score in scores.items() if score < self.best[r] - self.rule.min_delta]
+        for r in scores:
+            self.waited[r] = 0 if r in improved else self.waited[r] + 1
+            self.stopped[r] = self.waited[r] > self.rule.patience
+        for r in improved:
+            self.best[r] = scores[r]
+        return improved if self.rule.restore_best else []
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "waited": self.waited, "parameters": self.parameters}
+        return {"best": self.best, "waited": self.waited, "stopped": self.stopped}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best, self.waited, self.parameters = state["best"], state["waited"], state["parameters"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.best, self.waited, self.stopped = (list(state[name]) for name in ("best", "waited", "stopped"))
 
 
 # Learning rates over the steps of a run: factors on the optimiser's own rate.

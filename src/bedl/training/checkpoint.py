@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -28,10 +28,6 @@ from torch import Tensor, nn
 from bedl._utils.errors import BEDLError
 from bedl._utils.io import in_order, write_atomically
 from bedl.nn.layers import CORRECTION
-from bedl.training.data import stream_seed
-
-if TYPE_CHECKING:
-    from bedl.training.loop import Run
 
 __all__ = [
     "CheckpointError",
@@ -45,25 +41,26 @@ __all__ = [
     "capture_torch",
     "checksum",
     "compare_settings",
+    "compare_tensors",
     "flatten",
+    "gather_json",
     "latest",
-    "load",
     "load_weights",
     "prune",
     "read",
     "restore",
     "restore_torch",
     "resume_from",
-    "save",
     "save_weights",
     "seed",
+    "tensors_from_lists",
     "unflatten",
     "write",
 ]
 
 
 FORMAT = "bedl.training.checkpoint"
-VERSION = 1
+VERSION = 2
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
@@ -310,65 +307,7 @@ def restore(state: dict[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(internal), following))
 
 
-# A run's state as a checkpoint, and back: weights, optimiser, random generators, position in the data.
-
-
-_POSITION = ("epoch", "batch", "step", "loss_sum", "loss_points")
-
-
-def save(run: Run, directory: Path, keep: int) -> Path:
-    """Write the run's checkpoint, then remove old ones. All processes take part, the first one writes."""
-    randoms = _gather_json(run.fabric, capture(run.fabric.device))
-    path = path_of(directory, run.step)
-    if run.fabric.is_global_zero:
-        broken = [name for name, p in run.method.named_parameters() if not bool(p.isfinite().all())]
-        if broken:
-            raise CheckpointError(
-                f"no checkpoint of parameters that are not finite ({broken[0]}); the last good one stays"
-            )
-        content = {
-            "method": dict(run.method.state_dict()),
-            "optimizer": {"type": type(run.optimizer.optimizer).__name__, "state": run.optimizer.state_dict()},
-            "precision": run.fabric.strategy.precision.state_dict(),
-            "position": {name: getattr(run, name) for name in _POSITION},
-            "early_stopping": run.watch.state_dict() if run.watch else None,
-            "random": randoms,
-            "settings": run.settings.fingerprint(run.points.n_train),
-            "build": build_of(run.method),
-            "torch": torch.__version__,
-        }
-        write(path, content)
-        prune(directory, keep)
-    run.fabric.barrier()
-    return path
-
-
-def load(run: Run, path: Path) -> None:
-    """Take up a run at a checkpoint. Everything is read and compared first; an error leaves the run as it was."""
-    content = read(path)
-    compare_settings(content["settings"], run.settings.fingerprint(run.points.n_train), path)
-    _compare_tensors(content["method"], run.method, path)
-    if content["build"] != build_of(run.method):
-        raise CheckpointError(
-            f"{path} was written with another network, head or objective of the same shapes; use the same ones, "
-            "or start anew with another checkpoint directory"
-        )
-    _compare_optimizer(content["optimizer"], run.optimizer, path)
-    if (content["early_stopping"] is None) != (run.watch is None):
-        raise CheckpointError(f"{path} was written with another choice of early_stopping")
-    run.method.load_state_dict(content["method"])
-    run.optimizer.load_state_dict(content["optimizer"]["state"])
-    run.fabric.strategy.precision.load_state_dict(content["precision"])
-    for name in _POSITION:
-        setattr(run, name, content["position"][name])
-    if run.watch:
-        run.watch.load_state_dict(content["early_stopping"])
-        run.stopped_early = run.watch.over
-    randoms, fabric = content["random"], run.fabric
-    if len(randoms) == fabric.world_size:
-        restore(_tensors_from_lists(randoms[fabric.global_rank]), fabric.device)
-    else:  # another number of processes: the old streams do not fit
-        torch.manual_seed(stream_seed(run.settings.seed, fabric.global_rank, run.step))
+# Weights by themselves, and what a checkpoint is compared with.
 
 
 def build_of(method: nn.Module) -> str:
@@ -401,7 +340,7 @@ def load_weights(method: nn.Module, path: str | Path) -> None:
     content = read(Path(path))
     if "method" not in content:
         raise CheckpointError(f"{path} is of several methods that were trained as one; resume that run instead")
-    _compare_tensors(content["method"], method, Path(path))
+    compare_tensors(content["method"], method, Path(path))
     method.load_state_dict(content["method"])
 
 
@@ -414,7 +353,7 @@ def compare_settings(theirs: Mapping[str, Any], ours: Mapping[str, Any], path: P
         )
 
 
-def _compare_tensors(theirs: Mapping[str, Tensor], method: nn.Module, path: Path) -> None:
+def compare_tensors(theirs: Mapping[str, Tensor], method: nn.Module, path: Path) -> None:
     ours = method.state_dict()
     # what `correct_variances` fitted comes and goes with the weights, in any network
     theirs, ours = (
@@ -432,17 +371,7 @@ def _compare_tensors(theirs: Mapping[str, Tensor], method: nn.Module, path: Path
         raise CheckpointError(f"{path} is of another network: {'; '.join(problems[:3])}{more}")
 
 
-def _compare_optimizer(theirs: Mapping[str, Any], optimizer: Any, path: Path) -> None:
-    kind, groups = type(optimizer.optimizer).__name__, optimizer.state_dict()["param_groups"]
-    sizes = [len(group["params"]) for group in groups]
-    their_sizes = [len(group["params"]) for group in theirs["state"]["param_groups"]]
-    if theirs["type"] != kind or their_sizes != sizes:
-        raise CheckpointError(
-            f"{path} holds {theirs['type']} over {their_sizes} parameters, this run has {kind} over {sizes}"
-        )
-
-
-def _gather_json(fabric: Any, value: Any) -> list[Any]:
+def gather_json(fabric: Any, value: Any) -> list[Any]:
     """A JSON-like value of every process, by bytes: nothing is pickled here either."""
     value = _lists_from_tensors(value)
     if fabric.world_size == 1:
@@ -464,9 +393,9 @@ def _lists_from_tensors(value: Any) -> Any:
     return [_lists_from_tensors(item) for item in value] if isinstance(value, list) else value
 
 
-def _tensors_from_lists(value: Any) -> Any:
+def tensors_from_lists(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"dtype", "values"}:
         return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
     if isinstance(value, dict):
-        return {key: _tensors_from_lists(item) for key, item in value.items()}
-    return [_tensors_from_lists(item) for item in value] if isinstance(value, list) else value
+        return {key: tensors_from_lists(item) for key, item in value.items()}
+    return [tensors_from_lists(item) for item in value] if isinstance(value, list) else value

@@ -1,70 +1,49 @@
-"""One run of the training loop: its place in the data, its step, its checkpoints."""
+"""The training loop: what runs of one network and of many have in common, and callbacks are shown."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from bedl.methods import Batch, Method
-from bedl.nn import check_not_cached
 from bedl.training import checkpoint
-from bedl.training import checkpoint as random_state
-from bedl.training.callbacks import (
-    WARMUP,
-    Callback,
-    EarlyStopping,
-    Row,
-    Schedule,
-    check_callbacks,
-    counted,
-    early_stopping_of,
-    scored,
-    with_history,
-)
-from bedl.training.checkpoint import (
-    Checkpoints,
-    CheckpointTimer,
-    as_checkpoints,
-    capture_torch,
-    restore_torch,
-    resume_from,
-)
-from bedl.training.compile import Compile, should_compile, variance_precision
-from bedl.training.correction import Correct, correct_after_fit, reset_correction
-from bedl.training.data import (
-    Data,
-    Fetched,
-    Place,
-    Points,
-    TrainingData,
-    as_points,
-    as_validation,
-    cast,
-    stream_seed,
-    warn_of_targets,
-)
-from bedl.training.diagnostics import (
-    NonFiniteLossError,
-    check_constant_predictions,
-    find_origin,
-    warn_of_missing_gradients,
-)
-from bedl.training.engines.fabric import GradientStep, MicroBatch, Statistics
+from bedl.training.callbacks import WARMUP, Callback, EarlyStopping, EarlyStoppingState, Row, Schedule
+from bedl.training.checkpoint import CheckpointError, Checkpoints, CheckpointTimer, compare_settings, resume_from
+from bedl.training.compile import Compile
+from bedl.training.correction import Correct
 
-__all__ = ["FitResult", "GradientOptions", "Run", "Settings", "adam", "fit"]
+__all__ = ["GradientOptions", "MakeOptimizer", "Run", "Settings", "adam"]
 
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+def adam(lr: float = 1e-3, **options: Any) -> MakeOptimizer:
+    """Adam with this learning rate, for `fit(optimizer=…)`, with options of its own.
+
+    Args:
+        lr: learning rate.
+        options: of `torch.optim.Adam`. On CPUs its fused form, several times as fast, unless they say otherwise.
+
+    Example:
+        >>> import bedl
+        >>> bedl.training.adam(0.01)(bedl.GaussianLinear(3, 2).parameters()).defaults["lr"]
+        0.01
+    """
+
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        free = not {"fused", "foreach", "differentiable"} & set(options)
+        if free and all(p.device.type == "cpu" for p in parameters):
+            return torch.optim.Adam(parameters, lr=lr, fused=True, **options)
+        return torch.optim.Adam(parameters, lr=lr, **options)
+
+    return make
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,449 +72,152 @@ class GradientOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The choices of a run; `fit` explains them."""
+    """The choices of a run; `fit` and `fit_replicas` explain them."""
 
     epochs: int
-    optimizer: MakeOptimizer
-    batch_size: int = 32
+    batch_size: int
     schedule: Schedule = WARMUP
     gradient: GradientOptions = GradientOptions()
     early_stopping: EarlyStopping | None = None
     checkpoints: Checkpoints | None = None
     callbacks: tuple[Callback, ...] = ()
+    optimizer: MakeOptimizer | None = None  # of one network
     compile: Compile = "auto"
     correct: Correct = "auto"
-    seed: int = 0
+    rates: tuple[float, ...] = ()  # learning rates of many networks
+    seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"fit: {name} must be at least 1, not {getattr(self, name)}")
 
-    def fingerprint(self, n_train: float) -> dict[str, Any]:
-        """What has to be the same for a resumed run to be the same run."""
-        return {"n_train": n_train, "batch_size": self.batch_size, "seed": self.seed}
-
 
 class Run:
-    """A run under way.
+    """A run under way, of one network or of many; engines say how a step is taken.
+
+        while it has not ended:     `_advance`: steps, each told to the callbacks, and checkpoints where they are due
+        then:                       `_finish`: the best parameters, and what follows from the trained networks
 
     Attributes:
-        method: what is trained.
-        epoch, batch: the next global batch, counted from 0.
+        settings: its choices.
         step, total_steps: optimiser steps taken, and planned.
+        epoch: counted from 0.
         stop: set it to end the run after the present step.
+        checkpoint: the newest.
     """
 
-    def __init__(self, fabric: Any, method: Method, points: Points, validation: Points | None, settings: Settings):
-        self.fabric, self.method, self.points, self.validation, self.settings = (
-            fabric,
-            method,
-            points,
-            validation,
-            settings,
-        )
-        reset_correction(method, settings.correct)
-        method.to(fabric.device)  # before the optimiser looks at where parameters are
-        optimizer = settings.optimizer([p for p in method.parameters() if p.requires_grad])
-        self.base_rates = [group["lr"] for group in optimizer.param_groups]
-        self.total_steps = settings.epochs * points.steps(settings.batch_size)
-        compile = self._compiles()
-        variances = variance_precision(settings.gradient.variance_products, compile, fabric.device.type)
-        self.module, self.optimizer = fabric.setup(Statistics(method, compile, variances), optimizer)
-        self.gradient = GradientStep(fabric, self.module, method)
-        self.watch = settings.early_stopping.start() if settings.early_stopping else None
-        self.epoch = self.batch = self.step = 0
-        self.loss_sum, self.loss_points = 0.0, 0.0
-        self.stop, self.stopped_early = False, False
-        self.rows: list[Row] = []
-        self.seen: Batch | None = None  # the last batch, but that at the end of an epoch
+    engine: ClassVar[str]  # named in checkpoints
+    epoch: Any
+    total_steps: int
+
+    def __init__(self, settings: Settings, count: int = 1):
+        self.settings, self.step, self.stop = settings, 0, False
+        self.stopping = EarlyStoppingState(settings.early_stopping, count)
+        self.best: Any = None  # the parameters to go back to
         self.checkpoint: Path | None = None
         self.timer = CheckpointTimer(settings.checkpoints)
 
-    def _compiles(self) -> bool:
-        s, fabric = self.settings, self.fabric
-        before = checkpoint.capture(fabric.device)
-        try:
-            size = -(-s.batch_size // (s.gradient.accumulate * fabric.world_size))
-            return should_compile(s.compile, self.method, self.points, size, self.total_steps, fabric.device.type)
-        finally:
-            checkpoint.restore(before, fabric.device)
-
-    # -- from beginning to end -------------------------------------------------------------------
     def __call__(self) -> None:
         """Train from where the run stands to its end."""
-        self._resume()
-        self._tell("on_start")
-        try:
-            while self.epoch < self.settings.epochs and not self.stopped_early:
-                self._epoch()
-        finally:
-            self._tell("on_end")
-        if self.watch:
-            self.watch.restore(self.method)
-        inputs = self.points if self.validation is None else self.validation
-        correct_after_fit(self.method, inputs, self.settings.correct, self.step, self.fabric.device)
-        if self.method.has_fit_end:
-            with torch.no_grad():
-                self.method.eval()
-                validation_batches = () if self.validation is None else self._whole(self.validation)
-                self.method.on_fit_end(self._whole(self.points), validation_batches)
-        if self.seen is not None and self.fabric.world_size == 1:  # over processes, parameters may be spread
-            check_constant_predictions(self.method, self.seen)
-
-    def _whole(self, points: Points, chunk: int = 1024) -> Iterator[Batch]:
-        """A set in parts, on the device."""
-        for fetched in points.everything(0, 1, chunk):
-            x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
-            yield Batch(x, y, self.points.n_train, weight)
-
-    def _resume(self) -> None:
         path = resume_from(self.settings.checkpoints)
         if path is not None:
-            checkpoint.load(self, path)
-            self.checkpoint = path
+            self.load(path)
+        self._tell("on_start")
+        try:
+            while not self._has_ended():
+                self._advance()
+        finally:
+            self._tell("on_end")
+        self._finish()
 
-    def _epoch(self) -> None:
-        self.method.train()
-        for micro_batches, n_points, last in self._steps():
-            self._step(micro_batches, n_points)
-            if self.stop:
-                self.stopped_early = True
-            if last:
-                self._end_of_epoch()
-            self._maybe_save(end_of_epoch=last)
-            if self.stopped_early:
-                return
+    # -- what engines do --------------------------------------------------------------------------
+    def _has_ended(self) -> bool:
+        raise NotImplementedError
 
-    def _end_of_epoch(self) -> None:
-        row: Row = {
-            "kind": "epoch",
-            "epoch": self.epoch,
-            "step": self.step,
-            "loss": self.loss_sum / (self.loss_points or 1),
-        }
-        if self.validation is not None:
-            row["val_nll"] = self.evaluate(self.validation)
-            if self.watch and self.watch.update(row["val_nll"], self.method):
-                self.stopped_early = True
-        self.rows.append(row)
-        self._tell("on_epoch", row)
-        self.fabric.log_dict({k: v for k, v in row.items() if isinstance(v, float)}, step=self.step)
-        self.epoch, self.batch, self.loss_sum, self.loss_points = self.epoch + 1, 0, 0.0, 0
+    def _advance(self) -> None:
+        """Take some steps."""
+        raise NotImplementedError
 
-    def _tell(self, event: str, *details: Any) -> None:
-        if self.fabric.is_global_zero:
+    def _finish(self) -> None:
+        """Put the result into the methods."""
+        raise NotImplementedError
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What has to be the same for a resumed run to be the same run."""
+        raise NotImplementedError
+
+    def _build(self) -> str:
+        """Networks, heads and objectives as text."""
+        raise NotImplementedError
+
+    def _state(self) -> dict[str, Any]:
+        """What else a resumed run needs to know."""
+        raise NotImplementedError
+
+    def _set_state(self, state: dict[str, Any], path: Path) -> None:
+        """The inverse; an error leaves the run as it was."""
+        raise NotImplementedError
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this process is the one that writes and tells."""
+        return True
+
+    def _agreed(self, value: bool) -> bool:
+        """What the first process says, in all of them."""
+        return value
+
+    # -- callbacks and checkpoints ----------------------------------------------------------------
+    def _tell(self, event: str, *details: Row) -> None:
+        if self._is_first:
             for callback in self.settings.callbacks:
                 getattr(callback, event)(self, *details)
-        if self.fabric.world_size > 1:  # all stop together
-            self.stop = self.fabric.broadcast(self.stop)
-
-    # -- one step ---------------------------------------------------------------------------------
-    def _steps(self) -> Iterator[tuple[list[MicroBatch], float, bool]]:
-        """What is left of this epoch: micro-batches, how much all points of the step count, whether it is the last."""
-        s, fabric = self.settings, self.fabric
-        rank, world = fabric.global_rank, fabric.world_size
-        for share in self.points.shares(
-            Place(s.batch_size, s.seed, self.epoch, self.batch, rank, world, s.gradient.accumulate)
-        ):
-            micro_batches = [self._prepared(points, count) for points, count in share.micro_batches]
-            weighted = counted(self.method, micro_batches[0][0].y, micro_batches[0][0].weight)[1] is not None
-            yield (
-                micro_batches,
-                self._total(sum(c for _, c in micro_batches)) if weighted else share.n_points,
-                share.last,
-            )
-
-    def _prepared(self, points: Fetched, count: float) -> MicroBatch:
-        """A micro-batch on its device, and how much it counts: the sum of its weights, or how many points it has."""
-        x, y, weight = points
-        counts = counted(self.method, y, weight)[1]
-        if counts is not None:
-            count = float(counts.double().sum()) if count else 0.0
-        x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
-        batch = Batch(x, y, self.points.n_train, weight, epoch=self._epoch_of(y.device))
-        return self.method.prepare(batch), count
-
-    def _epoch_of(self, device: torch.device) -> Tensor | None:
-        """How often points have been seen so far, if the method asks for it. shape: ()"""
-        if not self.method.uses_epoch:
-            return None
-        return torch.tensor(self.epoch + self.batch * self.settings.epochs / self.total_steps, device=device)
-
-    def _total(self, count: float) -> float:
-        """The sum over processes."""
-        if self.fabric.world_size == 1:
-            return count
-        total = torch.tensor(count, dtype=torch.float64, device=self.fabric.device)
-        return float(self.fabric.all_reduce(total, reduce_op="sum"))
-
-    def _step(self, micro_batches: list[MicroBatch], n_points: float) -> None:
-        if n_points == 0:  # all weights are 0
-            self.step, self.batch = self.step + 1, self.batch + 1
-            return
-        factor = self.settings.schedule(self.step, self.total_steps)
-        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = base * factor
-        before = capture_torch(self.fabric.device)
-        self.optimizer.zero_grad()
-        loss = self.gradient(micro_batches, n_points)
-        if self.seen is None and self.fabric.world_size == 1:  # over processes, parameters may be spread
-            warn_of_missing_gradients(self.method)
-        norm = self._clip()
-        total = float(loss)
-        scaled = getattr(self.fabric.strategy.precision, "scaler", None) is not None  # float16 skips overflows itself
-        if not torch.isfinite(loss + (0.0 if scaled else norm.to(loss.device))):
-            restore_torch(before, self.fabric.device)
-            origin = find_origin(self.method, [batch for batch, _ in micro_batches], self.fabric.autocast)
-            self.optimizer.zero_grad()
-            raise NonFiniteLossError(self.step, total, origin, self.checkpoint)
-        self.optimizer.step()
-        if self.seen is None or len(micro_batches[0][0].y) >= len(self.seen.y):
-            self.seen = micro_batches[0][0]
-        self.step, self.batch = self.step + 1, self.batch + 1
-        self.loss_sum, self.loss_points = self.loss_sum + total * n_points, self.loss_points + n_points
-        rate = self.optimizer.param_groups[0]["lr"]
-        row = {"kind": "step", "epoch": self.epoch, "step": self.step, "loss": total, "lr": rate, "points": n_points}
-        self._tell("on_step", row)
-
-    def _clip(self) -> Tensor:
-        limit = self.settings.gradient.clip
-        norm = self.fabric.clip_gradients(
-            self.module, self.optimizer, max_norm=float("inf") if limit is None else limit, error_if_nonfinite=False
-        )
-        return torch.as_tensor(0.0) if norm is None else norm
+        self.stop = self._agreed(self.stop)  # all stop together
 
     def _maybe_save(self, end_of_epoch: bool) -> None:
         places = self.settings.checkpoints
-        if places is None:
-            return
-        due = self.timer.due(self.step, end_of_epoch)
-        if self.fabric.world_size > 1:  # their times differ
-            due = self.fabric.broadcast(due)
-        if due:
-            self.checkpoint = checkpoint.save(self, Path(places.directory), places.keep)
+        if places is not None and self._agreed(self.timer.due(self.step, end_of_epoch)):
+            self.checkpoint = self.save(Path(places.directory), places.keep)
 
-    # -- scores -----------------------------------------------------------------------------------
-    @torch.no_grad()
-    def evaluate(self, points: Points, chunk: int = 1024) -> float:
-        """(Weighted) mean −log p(y|x) over a set, shared among the processes."""
-        world = self.fabric.world_size
-        total = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
-        for fetched in points.everything(self.fabric.global_rank, world, chunk):
-            x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
-            with self.fabric.autocast():
-                log_p, counts = scored(self.method, x, y, weight)
-            total += torch.stack([-(counts.double() * log_p.double()).sum(), counts.double().sum()])
-        total = self.fabric.all_reduce(total, reduce_op="sum") if world > 1 else total
-        return float(total[0] / total[1])
+    def save(self, directory: Path, keep: int) -> Path:
+        """Write a checkpoint, then remove old ones. All processes take part, the first one writes."""
+        path, state = checkpoint.path_of(directory, self.step), self._state()
+        if self._is_first:
+            stopping = {**self.stopping.state_dict(), "parameters": self.best}
+            content = {
+                "engine": self.engine,
+                **state,
+                "early_stopping": None if self.settings.early_stopping is None else stopping,
+                "settings": self._fingerprint(),
+                "build": self._build(),
+                "torch": torch.__version__,
+            }
+            checkpoint.write(path, content)
+            checkpoint.prune(directory, keep)
+        return path
 
-
-# `fit`: one training loop for one device, several, and several machines.
-#
-#     for each epoch:                                   the order follows from (seed, epoch)
-#         for each global batch:                        `batch_size` points over all processes
-#             this process's share, in micro-batches    → GradientStep: the exact gradient of the whole batch
-#             clip, check, optimiser step, checkpoint
-#
-# The result does not depend on how a global batch is spread over processes and micro-batches, up to rounding.
-
-
-def adam(lr: float = 1e-3, **options: Any) -> MakeOptimizer:
-    """Adam with this learning rate, for `fit(optimizer=…)`, with options of its own.
-
-    Args:
-        lr: learning rate.
-        options: of `torch.optim.Adam`. On CPUs its fused form, several times as fast, unless they say otherwise.
-
-    Example:
-        >>> import bedl
-        >>> bedl.training.adam(0.01)(bedl.GaussianLinear(3, 2).parameters()).defaults["lr"]
-        0.01
-    """
-
-    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        parameters = list(parameters)
-        free = not {"fused", "foreach", "differentiable"} & set(options)
-        if free and all(p.device.type == "cpu" for p in parameters):
-            return torch.optim.Adam(parameters, lr=lr, fused=True, **options)
-        return torch.optim.Adam(parameters, lr=lr, **options)
-
-    return make
-
-
-@dataclasses.dataclass(frozen=True)
-class FitResult:
-    """What a run came to.
-
-    Attributes:
-        rows: one per epoch of this call: epoch, step, mean loss, val_nll if there was a validation set.
-        steps: optimiser steps in all, those before a resumption included.
-        stopped_early: whether early stopping or a callback ended it.
-        checkpoint: the newest checkpoint.
-    """
-
-    rows: list[Row]
-    steps: int
-    stopped_early: bool
-    checkpoint: Path | None
-
-
-def fit(
-    method: Any,
-    data: Data | TrainingData,
-    *,
-    epochs: int,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    optimizer: MakeOptimizer | None = None,
-    schedule: Schedule = WARMUP,
-    gradient: GradientOptions = GradientOptions(),  # noqa: B008  (immutable)
-    validation: Data | TrainingData | None = None,
-    callbacks: Iterable[Callback] = (),
-    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
-    fabric: Any = None,
-    compile: Compile = "auto",
-    correct: Correct = "auto",
-    seed: int = 0,
-) -> FitResult:
-    """Train a method, in place.
-
-    Args:
-        method: the method to train, see `bedl.methods.Method`.
-        data: (x, y) or (x, y, weight) of tensors or arrays, or a map-style Dataset of such tuples. A point of weight 2
-            counts as if it were there twice, save that the N of the objectives is the number of points. Arrays are
-            read batch by batch, memory-mapped ones too; x is converted to the precision of the parameters. Several
-            inputs are a tuple, for ``net(*x)``, or a dict, for ``net(**x)``. Or a DataLoader, whose sampler, batches
-            and workers are used as they are, or another iterable of batches: see `bedl.training.loaders`.
-            `TrainingData` says how to read what is put together otherwise.
-        epochs: how often every point is seen.
-        batch_size: points per optimiser step, over all processes and micro-batches together, by default 32; a
-            DataLoader has its own.
-        lr: learning rate of Adam, 1e-3 by default.
-        optimizer: in its place, what makes an optimiser of the parameters.
-        schedule: factor on the learning rate, of (step, total steps); a linear warm-up by default.
-        gradient: how a step's gradient is computed and clipped, see `GradientOptions`.
-        validation: points whose (weighted) mean −log p(y|x) is computed after each epoch, as ``val_nll``.
-        callbacks: see `Callback`: `EarlyStopping`, which ends the run by ``val_nll``, `History` for a file of the
-            rows, `Progress` for a line or bar, or your own.
-        checkpoint: a directory for this run's checkpoints and its ``history.jsonl``, from which the same call goes on
-            if it is there; or `Checkpoints` to say how often, and where to go on from.
-        fabric: a ``lightning.fabric.Fabric``, or its options, such as ``{"accelerator": "gpu", "devices": 2}``.
-        compile: whether to run the step through `torch.compile`. "auto": where the run is long enough for it to pay
-            off, which a line of notice then says; for the size of all batches but an epoch's last.
-        correct: whether to fit, after training, what one pass drops, see `bedl.nn.correct_variances`; outputs stay as
-            sure as they were learned to be (``keep=True``). "auto": of networks with several convolutions, in which
-            positions share the draws of weights, after 100 steps or more and if it takes less than about a minute.
-        seed: of the order of the points and all that is drawn while training; global generators are left as they were.
-
-    Raises:
-        NonFiniteLossError: with the step, the place and a remedy; the method keeps the parameters before that step.
-        CheckpointError: if a checkpoint cannot be used; nothing has been changed.
-
-    Example:
-        >>> import torch
-        >>> from bedl import GaussianLinear
-        >>> from bedl.heads import Normal
-        >>> from bedl.methods import BEDL
-        >>> x = torch.linspace(-1, 1, 64)[:, None]
-        >>> method = BEDL(GaussianLinear(1, 2), Normal(1), regularizer=None)
-        >>> result = fit(method, (x, 2 * x), epochs=3, lr=0.01, fabric={"accelerator": "cpu"})
-        >>> result.steps, result.rows[-1]["loss"] < result.rows[0]["loss"]
-        (6, True)
-    """
-    _check_method(method)
-    if isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"fit makes the optimiser itself, so that a run can be resumed: pass lr=, or a function of the parameters, "
-            f"such as optimizer=lambda p: torch.optim.{type(optimizer).__name__}(p, …)"
-        )
-    if optimizer is not None and lr is not None:
-        raise TypeError("fit: lr is that of Adam; an optimizer of your own has its own learning rate")
-    places = as_checkpoints(checkpoint)
-    callbacks, stopping = check_callbacks(callbacks), early_stopping_of(callbacks, validation)
-    points = as_points(data)
-    if points.batch_size is not None and batch_size not in (None, points.batch_size):
-        raise TypeError(f"fit: the loader makes batches of {points.batch_size}; leave out batch_size={batch_size}")
-    settings = Settings(
-        epochs=epochs, optimizer=optimizer or adam(1e-3 if lr is None else lr),
-        batch_size=points.batch_size or (32 if batch_size is None else batch_size), schedule=schedule,
-        gradient=gradient, early_stopping=stopping, checkpoints=places,
-        callbacks=with_history(callbacks, places), compile=compile, correct=correct, seed=seed,
-    )  # fmt: skip
-    warn_of_targets(method, points)
-    held_out = None if validation is None else as_validation(validation, data)
-    # what goes through `launch` is searched for modules and tensors, which frozen dataclasses do not survive
-    train: Any = functools.partial(_train, settings=settings, caller=os.getpid())
-    outcome, weights = _as_fabric(fabric).launch(train, method, points, held_out)
-    if weights:
-        method.load_state_dict(safetensors.torch.load(weights))
-    return FitResult(*outcome)
-
-
-def _as_fabric(fabric: Any) -> Any:
-    """A Fabric of Lightning's, which takes seconds to import, and which networks of tables do without."""
-    if fabric is not None and not isinstance(fabric, Mapping):
-        if not hasattr(fabric, "launch"):
-            raise TypeError(
-                f"fit: fabric takes a lightning.fabric.Fabric, or its options as a dict, not {fabric!r}, such as "
-                "fabric={'accelerator': 'gpu'}"
+    def load(self, path: Path) -> None:
+        """Take up a run at a checkpoint. Everything is compared first; an error leaves the run as it was."""
+        content = checkpoint.read(path)
+        if "engine" not in content:
+            raise CheckpointError(
+                f"{path} is of no run that this bedl can go on with; load_weights() takes its weights"
             )
-        return fabric
-    try:
-        from lightning_fabric import Fabric
-    except ModuleNotFoundError as error:
-        raise ImportError("fit needs lightning_fabric: pip install 'bedl[train]'") from error
-    return Fabric(**{"devices": 1, **(fabric or {})})
+        if content["engine"] != self.engine:
+            raise CheckpointError(f"{path} is of another kind of run: of one network, or of several trained as one")
+        compare_settings(content["settings"], self._fingerprint(), path)
+        if (content["early_stopping"] is None) != (self.settings.early_stopping is None):
+            raise CheckpointError(f"{path} was written with another choice of early_stopping")
+        self._set_state(content, path)
+        if content["early_stopping"] is not None:
+            self.stopping.load_state_dict(content["early_stopping"])
+            self.best = content["early_stopping"]["parameters"]
+        self.checkpoint = path
 
-
-def _train(
-    fabric: Any, method: Method, points: Points, validation: Points | None, settings: Settings, caller: int
-) -> tuple[tuple[Any, ...], bytes]:
-    """What every process does. Returns the outcome and, in a process started for it, the weights, for the caller."""
-    with _own_randomness(fabric, settings.seed), _finalized(fabric.loggers):
-        run = Run(fabric, method, points, validation, settings)
-        run()
-    weights = b""
-    if os.getpid() != caller:  # as bytes: tensors would die with this process
-        weights = safetensors.torch.save({name: t.detach().cpu().clone() for name, t in method.state_dict().items()})
-    return (run.rows, run.step, run.stopped_early, run.checkpoint), weights
-
-
-@contextmanager
-def _finalized(loggers: Iterable[Any]) -> Iterator[None]:
-    """At the end of the block loggers write what they still keep; nobody else tells them that it is over."""
-    status = "failed"
-    try:
-        yield
-        status = "success"
-    finally:
-        for logger in loggers:
-            logger.finalize(status)
-
-
-@contextmanager
-def _own_randomness(fabric: Any, seed: int) -> Iterator[None]:
-    """Seeds for this run alone; afterwards all generators are as they were."""
-    before = random_state.capture(fabric.device)
-    random_state.seed(stream_seed(seed, fabric.global_rank))
-    try:
-        yield
-    finally:
-        random_state.restore(before, fabric.device)
-
-
-def _check_method(method: Any) -> None:
-    if not isinstance(method, Method):
-        raise TypeError(
-            f"fit trains a method, such as BEDL(net, head); {type(method).__name__} is none. A class of your own "
-            "derives from bedl.methods.Method"
-        )
-    if method.fit_mode != "gradient":
-        remedies = {
-            "members": "has members that learn independently: use bedl.training.fit_replicas(method, …)",
-            "direct": "takes no gradient steps: call its own fit(x, y)",
-        }
-        nothing = "defines no way to learn: give it loss(batch), statistics(batch) and combine(…), or fit(x, y)"
-        raise TypeError(f"{type(method).__name__} {remedies.get(str(method.fit_mode), nothing)}")
-    check_not_cached(method, "fit")
+    def _compare_build(self, theirs: str, path: Path) -> None:
+        if theirs != self._build():
+            raise CheckpointError(
+                f"{path} was written with another network, head or objective of the same shapes; use the same ones, "
+                "or start anew with another checkpoint directory"
+            )

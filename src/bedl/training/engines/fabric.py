@@ -1,4 +1,6 @@
-"""One exact gradient, however the points of a step are spread over processes and micro-batches.
+"""One network on one device, several, or several machines: the engine on Lightning's Fabric.
+
+The gradient of a step is exact, however its points are spread over processes and micro-batches.
 
 The loss is F(S), S the mean over all points of the step of the method's statistics. Its gradient is F'(S)·∇S, so each
 micro-batch b contributes the gradient of the *surrogate*  (n_b/n)·F'(S)·s_b  with F'(S) held constant. What it costs:
@@ -11,8 +13,9 @@ micro-batch b contributes the gradient of the *surrogate*  (n_b/n)·F'(S)·s_b  
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +23,32 @@ from torch import Tensor, nn
 
 from bedl.methods import Batch, Method
 from bedl.nn import variance_products
-from bedl.training.checkpoint import capture_torch, restore_torch
-from bedl.training.compile import Compiled
+from bedl.training import checkpoint
+from bedl.training.callbacks import Row, counted, scored
+from bedl.training.checkpoint import (
+    CheckpointError,
+    build_of,
+    capture_torch,
+    compare_tensors,
+    gather_json,
+    restore_torch,
+    tensors_from_lists,
+)
+from bedl.training.compile import Compiled, should_compile, variance_precision
+from bedl.training.correction import correct_after_fit, reset_correction
+from bedl.training.data import Fetched, Place, Points, cast, stream_seed
+from bedl.training.diagnostics import (
+    NonFiniteLossError,
+    check_constant_predictions,
+    find_origin,
+    warn_of_missing_gradients,
+)
+from bedl.training.loop import Run, Settings, adam
 
-__all__ = ["GradientStep", "MicroBatch"]
+__all__ = ["FabricRun", "GradientStep", "MicroBatch"]
+
+
+_POSITION = ("epoch", "batch", "step", "loss_sum", "loss_points")
 
 
 MicroBatch = tuple[
@@ -130,3 +155,252 @@ class GradientStep:
             buffer.copy_(value)
         restore_torch(before, self.fabric.device)  # dropout draws the same again
         return self._over_processes(torch.stack(parts).sum(0))
+
+
+class FabricRun(Run):
+    """A run of one network, on one device or several.
+
+        for each epoch:                                   the order follows from (seed, epoch)
+            for each global batch:                        `batch_size` points over all processes
+                this process's share, in micro-batches    → GradientStep: the exact gradient of the whole batch
+                clip, check, optimiser step, checkpoint
+
+    The result does not depend on how a global batch is spread over processes and micro-batches, up to rounding.
+
+    Attributes:
+        method: what is trained.
+        batch: the next global batch of the epoch, counted from 0.
+    """
+
+    engine = "fabric"
+
+    def __init__(self, fabric: Any, method: Method, points: Points, validation: Points | None, settings: Settings):
+        super().__init__(settings)
+        self.fabric, self.method, self.points, self.validation = fabric, method, points, validation
+        reset_correction(method, settings.correct)
+        method.to(fabric.device)  # before the optimiser looks at where parameters are
+        optimizer = (settings.optimizer or adam())([p for p in method.parameters() if p.requires_grad])
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self.total_steps = settings.epochs * points.steps(settings.batch_size)
+        compile = self._compiles()
+        variances = variance_precision(settings.gradient.variance_products, compile, fabric.device.type)
+        self.module, self.optimizer = fabric.setup(Statistics(method, compile, variances), optimizer)
+        self.gradient = GradientStep(fabric, self.module, method)
+        self.epoch = self.batch = 0
+        self.loss_sum, self.loss_points = 0.0, 0.0
+        self.stopped_early = False
+        self.rows: list[Row] = []
+        self.seen: Batch | None = None  # the last batch, but that at the end of an epoch
+
+    def _compiles(self) -> bool:
+        s, fabric = self.settings, self.fabric
+        before = checkpoint.capture(fabric.device)
+        try:
+            size = -(-s.batch_size // (s.gradient.accumulate * fabric.world_size))
+            return should_compile(s.compile, self.method, self.points, size, self.total_steps, fabric.device.type)
+        finally:
+            checkpoint.restore(before, fabric.device)
+
+    def _has_ended(self) -> bool:
+        return self.epoch >= self.settings.epochs or self.stopped_early
+
+    def _finish(self) -> None:
+        if self.best is not None:
+            self.method.load_state_dict(self.best)
+        inputs = self.points if self.validation is None else self.validation
+        correct_after_fit(self.method, inputs, self.settings.correct, self.step, self.fabric.device)
+        if self.method.has_fit_end:
+            with torch.no_grad():
+                self.method.eval()
+                validation_batches = () if self.validation is None else self._whole(self.validation)
+                self.method.on_fit_end(self._whole(self.points), validation_batches)
+        if self.seen is not None and self.fabric.world_size == 1:  # over processes, parameters may be spread
+            check_constant_predictions(self.method, self.seen)
+
+    def _whole(self, points: Points, chunk: int = 1024) -> Iterator[Batch]:
+        """A set in parts, on the device."""
+        for fetched in points.everything(0, 1, chunk):
+            x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
+            yield Batch(x, y, self.points.n_train, weight)
+
+    def _advance(self) -> None:
+        """An epoch, or what is left of it."""
+        self.method.train()
+        for micro_batches, n_points, last in self._steps():
+            self._step(micro_batches, n_points)
+            if self.stop:
+                self.stopped_early = True
+            if last:
+                self._end_of_epoch()
+            self._maybe_save(end_of_epoch=last)
+            if self.stopped_early:
+                return
+
+    def _end_of_epoch(self) -> None:
+        row: Row = {
+            "kind": "epoch",
+            "epoch": self.epoch,
+            "step": self.step,
+            "loss": self.loss_sum / (self.loss_points or 1),
+        }
+        if self.validation is not None:
+            row["val_nll"] = self.evaluate(self.validation)
+            if self.stopping.update({0: row["val_nll"]}):
+                self.best = {name: value.detach().cpu().clone() for name, value in self.method.state_dict().items()}
+            self.stopped_early |= self.stopping.stopped[0]
+        self.rows.append(row)
+        self._tell("on_epoch", row)
+        self.fabric.log_dict({k: v for k, v in row.items() if isinstance(v, float)}, step=self.step)
+        self.epoch, self.batch, self.loss_sum, self.loss_points = self.epoch + 1, 0, 0.0, 0
+
+    # -- one step ---------------------------------------------------------------------------------
+    def _steps(self) -> Iterator[tuple[list[MicroBatch], float, bool]]:
+        """What is left of this epoch: micro-batches, how much all points of the step count, whether it is the last."""
+        s, fabric = self.settings, self.fabric
+        rank, world = fabric.global_rank, fabric.world_size
+        for share in self.points.shares(
+            Place(s.batch_size, s.seeds[0], self.epoch, self.batch, rank, world, s.gradient.accumulate)
+        ):
+            micro_batches = [self._prepared(points, count) for points, count in share.micro_batches]
+            weighted = counted(self.method, micro_batches[0][0].y, micro_batches[0][0].weight)[1] is not None
+            yield (
+                micro_batches,
+                self._total(sum(c for _, c in micro_batches)) if weighted else share.n_points,
+                share.last,
+            )
+
+    def _prepared(self, points: Fetched, count: float) -> MicroBatch:
+        """A micro-batch on its device, and how much it counts: the sum of its weights, or how many points it has."""
+        x, y, weight = points
+        counts = counted(self.method, y, weight)[1]
+        if counts is not None:
+            count = float(counts.double().sum()) if count else 0.0
+        x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
+        batch = Batch(x, y, self.points.n_train, weight, epoch=self._epoch_of(y.device))
+        return self.method.prepare(batch), count
+
+    def _epoch_of(self, device: torch.device) -> Tensor | None:
+        """How often points have been seen so far, if the method asks for it. shape: ()"""
+        if not self.method.uses_epoch:
+            return None
+        return torch.tensor(self.epoch + self.batch * self.settings.epochs / self.total_steps, device=device)
+
+    def _total(self, count: float) -> float:
+        """The sum over processes."""
+        if self.fabric.world_size == 1:
+            return count
+        total = torch.tensor(count, dtype=torch.float64, device=self.fabric.device)
+        return float(self.fabric.all_reduce(total, reduce_op="sum"))
+
+    def _step(self, micro_batches: list[MicroBatch], n_points: float) -> None:
+        if n_points == 0:  # all weights are 0
+            self.step, self.batch = self.step + 1, self.batch + 1
+            return
+        factor = self.settings.schedule(self.step, self.total_steps)
+        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = base * factor
+        before = capture_torch(self.fabric.device)
+        self.optimizer.zero_grad()
+        loss = self.gradient(micro_batches, n_points)
+        if self.seen is None and self.fabric.world_size == 1:  # over processes, parameters may be spread
+            warn_of_missing_gradients(self.method)
+        norm = self._clip()
+        total = float(loss)
+        scaled = getattr(self.fabric.strategy.precision, "scaler", None) is not None  # float16 skips overflows itself
+        if not torch.isfinite(loss + (0.0 if scaled else norm.to(loss.device))):
+            restore_torch(before, self.fabric.device)
+            origin = find_origin(self.method, [batch for batch, _ in micro_batches], self.fabric.autocast)
+            self.optimizer.zero_grad()
+            raise NonFiniteLossError(self.step, total, origin, self.checkpoint)
+        self.optimizer.step()
+        if self.seen is None or len(micro_batches[0][0].y) >= len(self.seen.y):
+            self.seen = micro_batches[0][0]
+        self.step, self.batch = self.step + 1, self.batch + 1
+        self.loss_sum, self.loss_points = self.loss_sum + total * n_points, self.loss_points + n_points
+        rate = self.optimizer.param_groups[0]["lr"]
+        row = {"kind": "step", "epoch": self.epoch, "step": self.step, "loss": total, "lr": rate, "points": n_points}
+        self._tell("on_step", row)
+
+    def _clip(self) -> Tensor:
+        limit = self.settings.gradient.clip
+        norm = self.fabric.clip_gradients(
+            self.module, self.optimizer, max_norm=float("inf") if limit is None else limit, error_if_nonfinite=False
+        )
+        return torch.as_tensor(0.0) if norm is None else norm
+
+    # -- several processes, and checkpoints -------------------------------------------------------
+    @property
+    def _is_first(self) -> bool:
+        return self.fabric.is_global_zero
+
+    def _agreed(self, value: bool) -> bool:
+        return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
+
+    def save(self, directory: Path, keep: int) -> Path:
+        path = super().save(directory, keep)
+        self.fabric.barrier()
+        return path
+
+    def _fingerprint(self) -> dict[str, Any]:
+        s = self.settings
+        return {"n_train": self.points.n_train, "batch_size": s.batch_size, "seed": s.seeds[0]}
+
+    def _build(self) -> str:
+        return build_of(self.method)
+
+    def _state(self) -> dict[str, Any]:
+        randoms = gather_json(self.fabric, checkpoint.capture(self.fabric.device))
+        broken = [name for name, p in self.method.named_parameters() if not bool(p.isfinite().all())]
+        if broken:
+            raise CheckpointError(
+                f"no checkpoint of parameters that are not finite ({broken[0]}); the last good one stays"
+            )
+        return {
+            "method": dict(self.method.state_dict()),
+            "optimizer": {"type": type(self.optimizer.optimizer).__name__, "state": self.optimizer.state_dict()},
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "position": {name: getattr(self, name) for name in _POSITION},
+            "random": randoms,
+        }
+
+    def _set_state(self, state: dict[str, Any], path: Path) -> None:
+        compare_tensors(state["method"], self.method, path)
+        self._compare_build(state["build"], path)
+        self._compare_optimizer(state["optimizer"], path)
+        self.method.load_state_dict(state["method"])
+        self.optimizer.load_state_dict(state["optimizer"]["state"])
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        for name in _POSITION:
+            setattr(self, name, state["position"][name])
+        randoms, fabric = state["random"], self.fabric
+        if len(randoms) == fabric.world_size:
+            checkpoint.restore(tensors_from_lists(randoms[fabric.global_rank]), fabric.device)
+        else:  # another number of processes: the old streams do not fit
+            torch.manual_seed(stream_seed(self.settings.seeds[0], fabric.global_rank, self.step))
+
+    def load(self, path: Path) -> None:
+        super().load(path)
+        self.stopped_early = self.stopping.stopped[0]
+
+    def _compare_optimizer(self, theirs: Mapping[str, Any], path: Path) -> None:
+        kind, groups = type(self.optimizer.optimizer).__name__, self.optimizer.state_dict()["param_groups"]
+        sizes = [len(group["params"]) for group in groups]
+        their_sizes = [len(group["params"]) for group in theirs["state"]["param_groups"]]
+        if theirs["type"] != kind or their_sizes != sizes:
+            raise CheckpointError(
+                f"{path} holds {theirs['type']} over {their_sizes} parameters, this run has {kind} over {sizes}"
+            )
+
+    # -- scores -----------------------------------------------------------------------------------
+    @torch.no_grad()
+    def evaluate(self, points: Points, chunk: int = 1024) -> float:
+        """(Weighted) mean −log p(y|x) over a set, shared among the processes."""
+        world = self.fabric.world_size
+        total = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
+        for fetched in points.everything(self.fabric.global_rank, world, chunk):
+            x, y, weight = self.fabric.to_device(cast(*fetched, self.method))
+            with self.fabric.autocast():
+                log_p, counts = scored(self.method, x, y, weight)
+            total += torch.stack([-(counts.double() * log_p.double()).sum(), counts.double().sum()])
+        total = self.fabric.all_reduce(total, reduce_op="sum") if world > 1 else total
+        return float(total[0] / total[1])
