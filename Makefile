@@ -22,7 +22,7 @@ PROCESSORS ?= ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_
               BEDL_NATIVE=0 OMP_NUM_THREADS=2
 
 .DEFAULT_GOAL := help
-.PHONY: architectures help setup demo test test-all test-campaign test-lowest test-processors lint format bench docs site dist clean
+.PHONY: architectures help setup demo test test-all test-campaign test-lowest test-processors test-reference lint format bench docs site dist clean
 
 help: ## show this list
 	@echo "usage: make TARGET   (variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS), ARGS=… for pytest and the benchmarks)"
@@ -86,6 +86,18 @@ test-processors: $(STAMP) ## the numerical tests as on other processors, one set
 # tried again.
 test-campaign: $(STAMP) ## attacks of all sorts, in numbers (tools/campaign); prints the figures of docs/reliability.md
 	$(THREADS) $(BIN)/python -m tools.campaign $(ARGS)
+
+# Beside .venv, which they do not change, and without what they ask for in turn.
+REFERENCE := build/reference
+$(REFERENCE)/.installed: pyproject.toml constraints.txt | $(STAMP)
+	rm -rf $(REFERENCE)
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps -c constraints.txt \
+		--target $(REFERENCE) $$($(BIN)/python tools/extra.py reference)
+	@touch $@
+
+test-reference: $(REFERENCE)/.installed ## what is checked against other libraries, with these; a skip is a failure
+	$(THREADS) PYTHONPATH=$(REFERENCE) $(BIN)/python -m pytest -q -p tests.no_skips -m reference \
+		tests/methods tests/metrics tests/nn/test_geometric.py tests/test_docs.py $(ARGS)
 
 # The lowest declared version of each dependency, in an environment of its own; a bound that fails is to be raised.
 # scikit-learn 1.6 is run with what there was beside it: newer pytest, SciPy and polars warn of how it calls them.

@@ -157,7 +157,8 @@ def _verbs(repeats: int) -> dict[str, float]:
     """What the command line takes, on a table of 500 rows."""
     first_step = (
         "import os, sys, time; from bedl.training.engines.stacked import ReplicaRun; "
-        "ReplicaRun._advance = lambda run: (print('CPU', time.process_time(), file=sys.stderr, flush=True), os._exit(0)); "
+        "ReplicaRun._advance = lambda run: "
+        "(print('CPU', time.process_time(), file=sys.stderr, flush=True), os._exit(0)); "
     )
     at_the_end = (
         "import atexit, sys, time; atexit.register(lambda: print('CPU', time.process_time(), file=sys.stderr)); "

@@ -15,6 +15,7 @@ DOCS = ROOT / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
 NEEDS = {"conformal": "mapie", "lightning_module": "pytorch_lightning", "geometric": "torch_geometric",
          "serving": "fastapi", "other_libraries": "botorch"}  # fmt: skip
+REFERENCE = ("lightning_module", "geometric")  # with libraries of the `reference` extra
 PAGES = [*sorted(DOCS.glob("*.md")), *GUIDES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
@@ -22,7 +23,11 @@ def names(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=names(GUIDES))
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.reference] if path.stem in REFERENCE else []) for path in GUIDES],
+    ids=names(GUIDES),
+)
 def test_the_code_of_a_guide_runs(path: Path) -> None:
     pytest.importorskip("sklearn")
     if path.stem in NEEDS:

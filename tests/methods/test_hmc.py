@@ -52,8 +52,9 @@ def test_a_linear_network_has_the_posterior_of_linear_regression() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.reference
 def test_the_posterior_of_a_network_is_that_of_pyros_nuts() -> None:
-    """Not among the tests' requirements: install pyro-ppl to run it. Another sampler, and the density by hand.
+    """Another sampler, and the density by hand.
 
     Predictions are what two samplers of a network can be compared by: weights have many modes that are the same.
     """

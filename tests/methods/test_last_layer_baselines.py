@@ -118,10 +118,11 @@ def test_points_held_out_choose_the_prior_of_laplace(task: str) -> None:
         assert chosen > says(concluded(False)) + 1e-3  # than the evidence's choice
 
 
+@pytest.mark.reference
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_laplace_is_that_of_another_library(task: str) -> None:
-    theirs = pytest.importorskip("laplace")  # laplace-torch, where it is installed: it asks for torchvision
+    theirs = pytest.importorskip("laplace")
     torch.manual_seed(0)
     x, y = table()
     outputs = 1 if task == "regression" else 3

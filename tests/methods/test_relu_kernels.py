@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -190,8 +192,11 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(kernel(x, x), whole[2])  # of which half is computed
 
 
-def test_the_dense_kernel_is_neural_tangents_own() -> None:
-    """Not among the tests' requirements, for jax's sake: install neural-tangents to run it."""
+@pytest.mark.reference
+def test_the_dense_kernel_is_neural_tangents_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a part of it that is not needed, and asks for TensorFlow
+    name = "neural_tangents.experimental"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
     stax = pytest.importorskip("neural_tangents.stax", reason="pip install neural-tangents", exc_type=ImportError)
     x = np.random.default_rng(0).normal(size=(5, 3))
     layers = [part for _ in range(3) for part in (stax.Dense(1, math.sqrt(1.79), math.sqrt(0.83)), stax.Relu())]

@@ -49,6 +49,7 @@ def test_ece_is_its_definition(bins):
     assert metrics.ece(LABELS, PROBABILITIES, bins=bins) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.reference
 def test_ece_agrees_with_torchmetrics():
     torchmetrics = pytest.importorskip("torchmetrics.functional.classification")
     import torch
