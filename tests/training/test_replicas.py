@@ -17,7 +17,7 @@ from bedl.objectives.ood_samples import around_and_beyond, permute_columns
 from bedl.training import Constant, NonFiniteLossError, adam, fit, fit_replicas
 from bedl.training.data import Points
 from bedl.training.engines.replica_data import BatchPreparation, ReplicaBatch, ReplicaBatches
-from bedl.training.engines.stacked import VectorAdam, clipping, norms
+from bedl.training.engines.stacked import VectorAdam, VectorisationError, clipping, norms
 from benchmarks.replicas import concrete, paper_net
 from tests.training.problems import classes, method, regression, vector
 
@@ -203,3 +203,21 @@ def test_copies_of_some_points_stand_where_their_points_do() -> None:
         batch = BatchPreparation(methods, [0, 1])(rows, [8, 5])
         assert batch.perturbed.shape == (2, 4, 2)
         assert batch.perturbed.abs().max() < 1e4
+
+
+class _Looks(BEDL):
+    """Looks at a value, which no vectorised run can."""
+
+    def statistics(self, batch):
+        return super().statistics(batch) * (1 if float(batch.y.sum()) < 1e9 else 2)
+
+
+def test_what_cannot_be_vectorised_is_told_from_what_cannot_be_trained() -> None:
+    x, y = torch.randn(12, 3), torch.randn(12)
+    methods = [_Looks(GaussianLinear(3, 2), Normal(1)) for _ in range(2)]
+    with pytest.raises(VectorisationError, match="one by one, with fit"):
+        fit_replicas(methods, (x, y), epochs=1)
+    wrong = [_Looks(GaussianLinear(4, 2), Normal(1)) for _ in range(2)]
+    with pytest.raises(RuntimeError, match="shape") as caught:
+        fit_replicas(wrong, (x, y), epochs=1)
+    assert not isinstance(caught.value, VectorisationError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from bedl.training.callbacks import Schedule, read_history
 from bedl.training.checkpoint import as_checkpoints
 from bedl.training.correction import Correct, reset_correction
 from bedl.training.data import Points, stream_seed
-from bedl.training.engines.stacked import can_fuse
+from bedl.training.engines.stacked import VectorisationError, can_fuse
 
 __all__ = ["TrainingConfig", "fit_many", "memory_of", "partial_train", "resolve_config", "seeds_of", "train"]
 
@@ -143,11 +144,8 @@ def train(
         a row per member and epoch: member, epoch, loss, val_nll
     """
     if _together(estimator, members, parts[0][0]):
-        try:
+        with suppress(VectorisationError):  # which has changed nothing
             return _in_groups(estimator, members, parts, plan, seeds)
-        except RuntimeError as error:  # vmap's own; nothing has been changed
-            if "vmap" not in str(error) and "functorch" not in str(error):
-                raise
     rows = []
     for number, (member, (points, out)) in enumerate(zip(members, parts, strict=True)):
         place = _place(estimator, f"member-{number}" if len(members) > 1 else "")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from bedl import _kernels
+from bedl._utils.errors import BEDLError
 from bedl.methods import Batch, Method
 from bedl.nn.calling import map_parts
 from bedl.training import checkpoint
@@ -48,7 +49,20 @@ from bedl.training.engines.replica_data import (
 )
 from bedl.training.loop import Run, Settings
 
-__all__ = ["ActiveReplicas", "ReplicaRun", "StackedNetworks", "VectorAdam", "can_fuse", "clipping", "norms"]
+__all__ = [
+    "ActiveReplicas",
+    "ReplicaRun",
+    "StackedNetworks",
+    "VectorAdam",
+    "VectorisationError",
+    "can_fuse",
+    "clipping",
+    "norms",
+]
+
+
+class VectorisationError(BEDLError, RuntimeError):
+    """Networks that can be trained one by one, and not as one."""
 
 
 class _Loss(nn.Module):
@@ -116,7 +130,14 @@ class StackedNetworks:
             with torch.no_grad():
                 return self.batched.gradients(batch)
         rows = self.parameters.detach().requires_grad_()
-        losses = self.losses(rows, batch)
+        try:
+            losses = self.losses(rows, batch)
+        except RuntimeError as error:
+            self._check_single(batch)  # raises what is wrong with one network, too
+            raise VectorisationError(
+                f"{type(self.methods[0]).__name__} cannot be one of many ({str(error).splitlines()[0][:200]}); "
+                "train them one by one, with fit"
+            ) from error
         # a replica's loss depends on its own row alone, so the gradient of the sum is every replica's own
         (gradient,) = torch.autograd.grad(losses.sum(), rows)
         return losses.detach(), gradient
@@ -132,6 +153,14 @@ class StackedNetworks:
         return vmap(score, (0, self.fixed_axes, axes, 0), randomness="different")(
             self.parameters, self.fixed, batch, self.numbers
         )
+
+    @torch.no_grad()
+    def _check_single(self, batch: Batch) -> None:
+        """The loss of the first replica by itself."""
+        fixed = {name: x if self.fixed_axes[name] is None else x[0] for name, x in self.fixed.items()}
+        own: list[Any] = [None if part is None else map_parts(lambda x: x[0], part) for part in batch]
+        numbers = {key: value[0] for key, value in self.numbers.items()}
+        self._one(self.parameters[0], fixed, Batch._make(own), numbers)
 
     def _losses(self, rows: Tensor, batch: Batch) -> Tensor:
         axes: Any = Batch._make(None if part is None else 0 for part in batch)
