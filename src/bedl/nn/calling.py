@@ -97,7 +97,8 @@ def _chosen(given: Any, output: Output) -> Any:
 
 def outputs_of(net: nn.Module, x: Any, output: Output = None) -> Any:
     """`call`, then `pick`."""
-    return pick(call(net, x), output)
+    given = net(x) if isinstance(x, (Tensor, Moments)) else call(net, x)
+    return given if output is None and isinstance(given, (Tensor, Moments)) else pick(given, output)
 
 
 def map_parts(function: Callable[[Any], Any], x: Any) -> Any:

@@ -118,14 +118,20 @@ def _patch_dynamo() -> None:
 _patch_dynamo._dynamo_marked_constant = True  # type: ignore[attr-defined]  # run while tracing, not traced
 
 
+_modules_seen = 0  # how many there were when libraries were patched last
+
+
 def patch_libraries() -> None:
-    """What a layer does first."""
+    """What a layer does first: libraries may be imported, and functions of theirs by others, at any time."""
+    global _modules_seen
     if torch.compiler.is_compiling():
         _patch_dynamo()
         return
-    _patch_einops()
-    _patch_geometric()
-    _patch_transformers()
+    if len(sys.modules) != _modules_seen:
+        _patch_einops()
+        _patch_geometric()
+        _patch_transformers()
+        _modules_seen = len(sys.modules)
     if torch.jit.is_tracing():
         raise BEDLError("torch.jit.trace cannot follow Moments; use bedl.export(method, path, example=x)")
 
