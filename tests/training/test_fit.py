@@ -28,7 +28,7 @@ from bedl.training import (
     fit,
     read_history,
 )
-from bedl.training.data import epoch_order, global_batches, share_of
+from bedl.training.data import epoch_order, global_batches, shard_of
 from tests.training.problems import classes, method, regression, vector
 
 
@@ -232,10 +232,10 @@ def test_loggers_get_the_epochs(tmp_path: Path) -> None:
 def test_every_point_counts_once_an_epoch(n: int, batch_size: int, world: int, accumulate: int) -> None:
     seen: list[int] = []
     for batch in global_batches(n, batch_size, seed=0, epoch=1):
-        shares = [share_of(batch, rank, world, accumulate) for rank in range(world)]
-        assert len({len(share) for share in shares}) == 1
-        assert all(len(chunk) >= 1 for share in shares for chunk, _ in share)
-        seen += [int(i) for share in shares for chunk, count in share for i in chunk[:count]]
+        shards = [shard_of(batch, rank, world, accumulate) for rank in range(world)]
+        assert len({len(share) for share in shards}) == 1
+        assert all(len(chunk) >= 1 for share in shards for chunk, _ in share)
+        seen += [int(i) for share in shards for chunk, count in share for i in chunk[:count]]
     assert sorted(seen) == list(range(n))
 
 

@@ -19,10 +19,10 @@ from bedl.nn.calling import has_parts, map_parts
 __all__ = [
     "Data",
     "Fetched",
-    "Place",
+    "DataCursor",
     "Points",
-    "Share",
-    "Source",
+    "StepShard",
+    "RowSource",
     "TrainingData",
     "Unpack",
     "as_points",
@@ -31,7 +31,7 @@ __all__ = [
     "epoch_order",
     "global_batches",
     "rows_of",
-    "share_of",
+    "shard_of",
     "stream_seed",
     "unpacked",
     "warn_of_targets",
@@ -129,7 +129,7 @@ LOOKED_AT = 10_000  # targets, to see where they lie
 Data = tuple[Any, Any] | tuple[Any, Any, Any] | Dataset[Any] | Iterable[Any]
 
 
-class Place(NamedTuple):
+class DataCursor(NamedTuple):
     """Where a run stands in the data, and which part of them is this process's."""
 
     batch_size: int
@@ -141,7 +141,7 @@ class Place(NamedTuple):
     accumulate: int = 1
 
 
-class Share(NamedTuple):
+class StepShard(NamedTuple):
     """What one process has to do in a step: micro-batches, each with the number of points that count."""
 
     micro_batches: Iterable[tuple[Fetched, int]]
@@ -150,7 +150,7 @@ class Share(NamedTuple):
 
 
 @runtime_checkable
-class Source(Protocol):
+class RowSource(Protocol):
     """Inputs that are not a tensor but are fetched by number, such as a table on disk."""
 
     def __len__(self) -> int: ...
@@ -167,7 +167,7 @@ class Points:
 
     Args:
         data: (x, y) or (x, y, weight) of tensors or arrays, or a map-style Dataset of such tuples. `x` may also be
-            Moments, or a `Source`, or several of these in a tuple or a dict.
+            Moments, or a `RowSource`, or several of these in a tuple or a dict.
         num_workers: processes that fetch from a Dataset.
         collate: how a Dataset's points become a batch; torch's own way by default.
         unpack: how a Dataset's batch is put together, see `bedl.training.data`.
@@ -246,14 +246,14 @@ class Points:
         """The numbers of the points in each batch of an epoch."""
         return global_batches(self.n, batch_size, seed, epoch)
 
-    def shares(self, place: Place) -> Iterator[Share]:
+    def shards(self, place: DataCursor) -> Iterator[StepShard]:
         """What is left of an epoch, for one process."""
         batches = self.batches(place.batch_size, place.seed, place.epoch)[place.batch :]
-        shares = [share_of(batch, place.rank, place.world, place.accumulate) for batch in batches]
-        chunks = [chunk for share in shares for chunk, _ in share]
+        shards = [shard_of(batch, place.rank, place.world, place.accumulate) for batch in batches]
+        chunks = [chunk for share in shards for chunk, _ in share]
         fetched = self.fetch(chunks, stream_seed(place.seed, place.epoch, place.batch))
-        for number, (batch, share) in enumerate(zip(batches, shares, strict=True), 1):
-            yield Share([(next(fetched), count) for _, count in share], len(batch), number == len(batches))
+        for number, (batch, share) in enumerate(zip(batches, shards, strict=True), 1):
+            yield StepShard([(next(fetched), count) for _, count in share], len(batch), number == len(batches))
 
     def everything(self, rank: int, world: int, chunk: int) -> Iterator[Fetched]:
         """All points of one process's part, so many at a time."""
@@ -366,7 +366,7 @@ def cast(x: Any, y: Tensor, weight: Tensor | None, method: nn.Module) -> Fetched
 
 
 def _rows(values: Any, numbers: np.ndarray) -> Any:
-    """Some rows of a tensor, Moments, an array or a `Source`, as a tensor or Moments; or of several of them."""
+    """Some rows of a tensor, Moments, an array or a `RowSource`, as a tensor or Moments; or of several of them."""
     if isinstance(values, Mapping):
         return {name: _rows(part, numbers) for name, part in values.items()}
     if isinstance(values, tuple):
@@ -394,7 +394,7 @@ def _in_memory(data: Any) -> tuple[Any, Any, Any]:
 
 def _is_several(x: Any) -> bool:
     """Whether these are several inputs: a tuple of tensors or arrays. A list is rows of numbers."""
-    return isinstance(x, tuple) and bool(x) and all(isinstance(p, (Tensor, Moments, np.ndarray, Source)) for p in x)
+    return isinstance(x, tuple) and bool(x) and all(isinstance(p, (Tensor, Moments, np.ndarray, RowSource)) for p in x)
 
 
 def _any_place(counts: Tensor) -> Tensor:
@@ -403,7 +403,7 @@ def _any_place(counts: Tensor) -> Tensor:
 
 
 def _as_rows(values: Any, name: str) -> Any:
-    if isinstance(values, (Tensor, Moments, Source)):
+    if isinstance(values, (Tensor, Moments, RowSource)):
         return values
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
@@ -451,16 +451,16 @@ def global_batches(n: int, batch_size: int, seed: int, epoch: int) -> list[np.nd
     return np.split(order, ends[:-1])
 
 
-def share_of(batch: np.ndarray, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, int]]:
+def shard_of(batch: np.ndarray, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, int]]:
     """One process's part of a global batch, in up to `accumulate` micro-batches: (points, how many of them count).
 
     All processes get the same number of micro-batches, because all have to take part in every exchange. Where there are
     too few points, a micro-batch holds one that does not count.
 
     Example:
-        >>> [share_of(np.arange(5), rank, 2, 2) for rank in (0, 1)]
+        >>> [shard_of(np.arange(5), rank, 2, 2) for rank in (0, 1)]
         [[(array([0, 1]), 2), (array([2]), 1)], [(array([3]), 1), (array([4]), 1)]]
-        >>> share_of(np.arange(1), 1, 2, 1)
+        >>> shard_of(np.arange(1), 1, 2, 1)
         [(array([0]), 0)]
     """
     mine = np.array_split(batch, world)[rank]

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from bedl.training import checkpoint
-from bedl.training.data import Fetched, Place, Points, Share, Unpack, rows_of, stream_seed, unpacked
+from bedl.training.data import DataCursor, Fetched, Points, StepShard, Unpack, rows_of, stream_seed, unpacked
 
 __all__ = ["LoaderPoints", "Stream", "points_of_loader", "validation_of_loader"]
 
@@ -178,7 +178,7 @@ class Stream(Points):
                 pass
         return max(1, -(-self.n // batch_size))
 
-    def shares(self, place: Place) -> Iterator[Share]:
+    def shards(self, place: DataCursor) -> Iterator[StepShard]:
         if place.world > 1:
             raise ValueError(
                 "a stream of batches is read by one process: use devices=1, or a DataLoader over a Dataset with numbers"
@@ -198,7 +198,7 @@ class Stream(Points):
             n = len(points.y)
             cuts = np.linspace(0, n, min(place.accumulate, n) + 1).astype(int)
             parts = [rows_of(points, a, b) for a, b in itertools.pairwise(cuts)] if len(cuts) > 2 else [points]
-            yield Share([(part, len(part.y)) for part in parts], n, last=following is None)
+            yield StepShard([(part, len(part.y)) for part in parts], n, last=following is None)
 
     def fetch(self, chunks: Any, seed: int = 0) -> Iterator[Fetched]:
         """As many first points as each chunk has: a look at what the data are like."""

@@ -36,7 +36,7 @@ from bedl.training.checkpoint import (
 )
 from bedl.training.compile import Compiled, should_compile, variance_precision
 from bedl.training.correction import correct_after_fit, reset_correction
-from bedl.training.data import Fetched, Place, Points, cast, stream_seed
+from bedl.training.data import DataCursor, Fetched, Points, cast, stream_seed
 from bedl.training.diagnostics import (
     NonFiniteLossError,
     check_constant_predictions,
@@ -258,8 +258,8 @@ class FabricRun(Run):
         """What is left of this epoch: micro-batches, how much all points of the step count, whether it is the last."""
         s, fabric = self.settings, self.fabric
         rank, world = fabric.global_rank, fabric.world_size
-        for share in self.points.shares(
-            Place(s.batch_size, s.seeds[0], self.epoch, self.batch, rank, world, s.gradient.accumulate)
+        for share in self.points.shards(
+            DataCursor(s.batch_size, s.seeds[0], self.epoch, self.batch, rank, world, s.gradient.accumulate)
         ):
             micro_batches = [self._prepared(points, count) for points, count in share.micro_batches]
             weighted = counted(self.method, micro_batches[0][0].y, micro_batches[0][0].weight)[1] is not None
