@@ -123,10 +123,8 @@ class Choice:
 # A table: its cells, how one is run, and how its figures are laid out.
 #
 # A new table is one file in `bedl.bench.tables` with a subclass of `Table`, whose name is the file's. It says which
-# data
-# sets, methods and splits there are, runs one cell (`work`), and names the metrics to show (`columns`). The rest,
-# such as
-# rows on disk, processes, progress, means and pages, is the same for all.
+# data sets, methods and splits there are, runs one cell (`work`), and names the metrics to show (`columns`). The rest,
+# such as rows on disk, processes, progress, means and pages, is the same for all.
 
 
 Root = str | PathLike[str] | None

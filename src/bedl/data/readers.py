@@ -243,8 +243,7 @@ def _parquet_table(path: Path) -> Table:
 # CSV and TSV as streams of text columns.
 #
 # Every column is read as text. pyarrow would settle a column's type by the first block alone and then fail, far into
-# the
-# file, at the first value of another; here the encoder decides, after it has seen the whole column.
+# the file, at the first value of another; here the encoder decides, after it has seen the whole column.
 
 
 MAX_LINE = 16 << 20

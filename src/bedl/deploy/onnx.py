@@ -97,8 +97,7 @@ def _survives(weight: np.ndarray, rounded: np.ndarray) -> bool:
 # What an exported graph can do without: constants folded, operations that change nothing or can be one taken out.
 #
 # onnxscript's own `optimize` does the same, with one rule more: two slices as a split. Its search goes through the
-# whole
-# graph for every node, which takes minutes for the thousands of nodes of a recurrent network.
+# whole graph for every node, which takes minutes for the thousands of nodes of a recurrent network.
 
 
 ROUNDS = 2  # as in onnxscript: what is rewritten may be constant now

@@ -134,8 +134,7 @@ def plain_names(names: Sequence[Any] | None, count: int, what: str) -> tuple[Any
 
 # A checksum at the end of an ONNX file, over everything before it, that NumPy-only rooms can check.
 #
-# Fields of a protobuf message may stand in any order: the last bytes of a sealed file are one more entry of the
-# model's
+# Fields of a protobuf message may stand in any order: the last bytes of a sealed file are one more entry of the model's
 # metadata, with the SHA-256 of all bytes before them. Programs that read ONNX see an entry among others.
 
 

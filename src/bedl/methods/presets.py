@@ -167,8 +167,7 @@ def bedl_hyper(problem: Problem, head: Mapping[str, Any] | None = None) -> Metho
 
 # BEDL that knows where it has seen nothing: evidence asked for on the data and off it.
 #
-# Gaussian weights and an evidential head as in Haussmann et al., AABI 2020, with learned noise. The likelihood is
-# blind
+# Gaussian weights and an evidential head as in Haussmann et al., AABI 2020, with learned noise. The likelihood is blind
 # to the amount of evidence, so two terms ask for it: `Known` on the data, `Unknown` on copies that are no data; a
 # divergence of the weights from a standard normal keeps their variances alive. Columns of tables are bounded and
 # embedded.

@@ -139,10 +139,8 @@ def patch_libraries() -> None:
 # Code that asks whether a value is a tensor, answered with yes where the value is Moments.
 #
 # Moments cannot say so themselves: PyTorch's C code asks in the same way and would read memory that is not there. So
-# the
-# *methods* that ask are given names of their own: a copy of each, in which `isinstance`, `torch.is_tensor` and
-# `torch.jit.isinstance` know Moments. So are functions that a method calls by name, and functions that a module
-# holds.
+# the *methods* that ask are given names of their own: a copy of each, in which `isinstance`, `torch.is_tensor` and
+# `torch.jit.isinstance` know Moments. So are functions that a method calls by name, and functions that a module holds.
 # Everything else that they call sees what it saw before.
 
 

@@ -179,10 +179,9 @@ def as_layer_has_it(layer: Any, weight: Tensor) -> Tensor:
 # One factor of all weights' variances, by which the outputs of a corrected network vary as those that were learned.
 #
 # A network learns its weights' variances by what one pass makes of them; the likelihood knows them by nothing else.
-# What
-# one pass drops, positions that share a draw above all, may make that a tenth of the true standard deviation. After a
-# correction alone the likelihood would meet variances a hundred times as large as those it was learned with. With the
-# weights' variances scaled the outputs vary as before, and so do the draws.
+# What one pass drops, positions that share a draw above all, may make that a tenth of the true standard deviation.
+# After a correction alone the likelihood would meet variances a hundred times as large as those it was learned with.
+# With the weights' variances scaled the outputs vary as before, and so do the draws.
 
 
 _PASSES = 4  # the logarithm of the outputs' variances is nearly linear in that of the factor

@@ -71,8 +71,7 @@ def channel_range(x: Tensor) -> tuple[Tensor, Tensor]:
 
 # Copies of images that are no data: digits turned into strokes, scenes into patches, and noise of every size.
 #
-# Each kind is a function ``(x, generator) -> x`` of images of shape (n, channels, height, width), of any size and
-# range
+# Each kind is a function ``(x, generator) -> x`` of images of shape (n, channels, height, width), of any size and range
 # of values. What lies outside the picture is what its edge shows.
 
 

@@ -141,8 +141,7 @@ def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 # CIFAR-10's Python version is a pickle, and unpickling runs what the file says. This reader runs nothing of it.
 #
 # Only names that rebuild NumPy arrays are admitted; any other is refused before it is called. Files of our own are
-# never
-# pickles.
+# never pickles.
 
 
 _MAX_PICKLE_BYTES = 256 << 20

@@ -126,11 +126,9 @@ def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, 
 
 # From a table to a model folder, in steps that an interrupted fit can take up again.
 #
-# Everything happens in `<name>.partial`: run.json says what is being made, data/ holds the encoded table,
-# checkpoints/
-# the training, model/ the model. Whatever is there and complete is not made again, and all of it stays until the
-# model is
-# in its place: whenever a fit is killed, --resume goes on, or the model is there.
+# Everything happens in `<name>.partial`: run.json says what is being made, data/ holds the encoded table, checkpoints/
+# the training, model/ the model. Whatever is there and complete is not made again, and all of it stays until the model
+# is in its place: whenever a fit is killed, --resume goes on, or the model is there.
 
 
 RUN = "run.json"

@@ -272,8 +272,7 @@ def expected_dirichlet_kl(m: Tensor, v: Tensor, count: int = 16, components: int
 
 # What training asks of a race: log p of the true class, and the expected KL, on one set of nodes.
 #
-# Both are one number per point, so their derivatives, 2C numbers each, are computed together with them: nothing of
-# the
+# Both are one number per point, so their derivatives, 2C numbers each, are computed together with them: nothing of the
 # race is kept for the backward pass, nor computed again there, which is what compiled code would do.
 
 

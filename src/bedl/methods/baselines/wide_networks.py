@@ -57,14 +57,10 @@ def refuse_net(problem: Problem, name: str) -> None:
 
 # The Gaussian processes of infinitely wide convolutional ReLU networks: plain, residual, and a ResNet.
 #
-# A. Garriga-Alonso, C. Rasmussen, L. Aitchison, "Deep Convolutional Networks as shallow Gaussian Processes", ICLR
-# 2019;
-# the three architectures and their variances are the paper's best on MNIST. Its residual network adds a shortcut
-# after
-# the ReLU, where activations have no mean of 0: a valid kernel, though of no network, and kept as published. Rows of
-# a
-# table are images if their number of columns is a square (8 × 8 digits, 28 × 28 MNIST) or `image_shape` says so;
-# other
+# A. Garriga-Alonso, C. Rasmussen, L. Aitchison, "Deep Convolutional Networks as shallow Gaussian Processes", ICLR 2019;
+# the three architectures and their variances are the paper's best on MNIST. Its residual network adds a shortcut after
+# the ReLU, where activations have no mean of 0: a valid kernel, though of no network, and kept as published. Rows of a
+# table are images if their number of columns is a square (8 × 8 digits, 28 × 28 MNIST) or `image_shape` says so; other
 # tables are refused.
 
 

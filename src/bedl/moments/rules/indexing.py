@@ -76,8 +76,7 @@ def softmax_of_groups(softmax: Callable[[Tensor], Tensor], source: Moments, inde
 # largest of several.
 #
 # As everywhere, entries are independent. A message that a node sends along several edges is the same draw in each,
-# which
-# a later sum over those edges does not know.
+# which a later sum over those edges does not know.
 
 
 MomentsOrTensor = Moments | Tensor

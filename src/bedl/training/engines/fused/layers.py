@@ -135,11 +135,9 @@ class FlatParameters:
 
 # Layers of many networks at once, each with its backward pass written out: replicas are one more axis in front.
 #
-# Twins of `bedl.moments.rules` and `bedl.nn.tabular` for parameters that stand in rows (see `rows`):
-# `torch.func.vmap` and
-# autograd would come to the same numbers, in many times the calls. A layer keeps what its backward pass needs until
-# the
-# next forward pass, in memory that it uses again.
+# Twins of `bedl.moments.rules` and `bedl.nn.tabular` for parameters that stand in rows (see `rows`): `torch.func.vmap`
+# and autograd would come to the same numbers, in many times the calls. A layer keeps what its backward pass needs until
+# the next forward pass, in memory that it uses again.
 
 
 MAX_CACHED_SIZE = 1024  # rows or columns of matrices; the library's products are as fast with more
