@@ -252,8 +252,7 @@ def _probabilities(prediction: Any) -> np.ndarray:
 # Images that are none of a data set's classes, and which of the training's perturbations each of them resembles.
 #
 # Letters are drawn with the DejaVu fonts (Debian's fonts-dejavu) by Pillow and put into the frame as MNIST's digits
-# are:
-# 20 pixels large, centred by mass. Letters that are also digits to a reader are left out.
+# are: 20 pixels large, centred by mass. Letters that are also digits to a reader are left out.
 
 
 FONTS = Path("/usr/share/fonts/truetype/dejavu")

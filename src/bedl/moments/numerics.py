@@ -52,10 +52,9 @@ def tensors(rule: Rule, like: Tensor) -> tuple[Tensor, Tensor]:
 #     T1(x) = E[(z − x)₊]  = φ(x) q1(x),   q1 = 1 − x R
 #     T2(x) = E[(z − x)₊²] = φ(x) q2(x),   q2 = (1 + x²) R − x
 #
-# Written with erfc they cancel: in float32 T2 has lost all digits at x = 5. A rational fit of q2, which is smooth
-# and positive, gives all three without cancellation: q1 = (1 − x q2)/(1 + x²), R = (x + q2)/(1 + x²); and as R' =
-# −q1,
-# R'' = q2, small differences of R (which ELU needs) are integrals of it.
+# Written with erfc they cancel: in float32 T2 has lost all digits at x = 5. A rational fit of q2, which is smooth and
+# positive, gives all three without cancellation: q1 = (1 − x q2)/(1 + x²), R = (x + q2)/(1 + x²); and as R' = −q1, R''
+# = q2, small differences of R (which ELU needs) are integrals of it.
 
 
 SQRT_HALF = math.sqrt(0.5)

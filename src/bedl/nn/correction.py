@@ -241,13 +241,10 @@ def _shift(shifts: Mapping[GaussianLayer, Tensor]) -> None:
 #
 #     Var(w·x) = Σ s²_i E[x_i²] + Var(μ·x),      Var(μ·x) = κ Σ μ²_i Var(x_i)
 #
-# One pass takes κ = 1, as if the x_i were independent. They are not: units share the layer before, the positions of
-# an
+# One pass takes κ = 1, as if the x_i were independent. They are not: units share the layer before, the positions of an
 # image share one draw of a convolution's weights, and the two branches of a residual sum share their input. κ depends
-# on
-# the input only mildly, so a value per output, fitted on some inputs, takes the error off on average. Every input of
-# an
-# output then gets a factor of its own, Σ κ_i μ²_i Var(x_i): which inputs vary says which class a point is of, and
+# on the input only mildly, so a value per output, fitted on some inputs, takes the error off on average. Every input of
+# an output then gets a factor of its own, Σ κ_i μ²_i Var(x_i): which inputs vary says which class a point is of, and
 # covariances differ from class to class. What is left where nothing varies much is a variance that all points have in
 # common. At prediction the factors are part of the squared weights, and cost nothing.
 

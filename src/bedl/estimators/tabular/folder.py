@@ -315,8 +315,7 @@ def _quoted(value: Any) -> str:
 #     MODEL_CARD.md       the same for people
 #
 # The card ends with a checksum over itself, and holds that of the estimator's file. How a folder gets to its place,
-# whole
-# or not at all, is in `bedl.estimators.tabular.folder`.
+# whole or not at all, is in `bedl.estimators.tabular.folder`.
 
 
 FORMAT = "bedl.model"

@@ -201,20 +201,15 @@ def _terms(
 #     p_c = integral of D_c(u) prod_{k != c} L_k(u) du.
 #
 # log E ~ sum_r p_r N(mu_r, tau_r^2) (`mixtures`), and f_k only widens the components, so L and D are sums of erf and
-# exp
-# and every derivative is closed too:  dL/dm = -D, dL/dv = -D'/2, dD/dm = D', dD/dv = D''/2.
+# exp and every derivative is closed too:  dL/dm = -D, dL/dv = -D'/2, dD/dm = D', dD/dv = D''/2.
 #
-# *Left tail.* Normals underflow where D does not; the identity D(w) = exp(w + v/2) L(w + v), exact for the law
-# itself,
+# *Left tail.* Normals underflow where D does not; the identity D(w) = exp(w + v/2) L(w + v), exact for the law itself,
 # replaces them there. So log-probabilities of hopeless classes are right too, as are their gradients.
 #
-# *Nodes.* Everything is decided by the time u_hi at which some class has surely rung. A class that matters at
-# distance d
-# before u_hi and is still silent there has a std of at least about d/8: the scale of the integrand grows linearly
-# with d.
-# So the nodes sit on an exponential map whose finest spacing, at u_hi, fits the class that decides there, and sixteen
-# of
-# them serve any mix of stds. Uniform nodes are off by 1e-2 to 0.5 as soon as stds differ by more than 4x.
+# *Nodes.* Everything is decided by the time u_hi at which some class has surely rung. A class that matters at distance
+# d before u_hi and is still silent there has a std of at least about d/8: the scale of the integrand grows linearly
+# with d. So the nodes sit on an exponential map whose finest spacing, at u_hi, fits the class that decides there, and
+# sixteen of them serve any mix of stds. Uniform nodes are off by 1e-2 to 0.5 as soon as stds differ by more than 4x.
 #
 # Largest error of a probability, float32, against float64 quadrature; C = 2, 5, 10, 100; stds s, or spread below s by
 # factors of 4, 20 and more:

@@ -324,10 +324,8 @@ def evidential_regression(problem: Problem, strength: float = 0.01) -> Evidentia
 #     outside:   KL of Dir(alpha) and Dir(1)
 #
 # "forward" is KL(target ‖ model), the 2018 paper's; "reverse" is KL(model ‖ target), the 2019 paper's, which has one
-# mode
-# where the former spreads. A set of one's own stands for what is outside; without one, perturbed copies of the data
-# do.
-# ``data`` and ``distributional`` are the Dirichlet's; nothing is ``model``.
+# mode where the former spreads. A set of one's own stands for what is outside; without one, perturbed copies of the
+# data do. ``data`` and ``distributional`` are the Dirichlet's; nothing is ``model``.
 
 
 STEEP = 12.0  # log evidence from which on exp goes on as a straight line: targets are far below

@@ -149,12 +149,10 @@ def maximise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: i
 #     maximise  Σ_n E_q(f) log p(y_n | f(x_n)) − KL(q(u) ‖ p(u)),   u = f(Z),   q(u) = N(m, S)
 #
 # For real targets the noise is normal, the best q(u) has a closed form and the bound is that of M. Titsias,
-# "Variational
-# Learning of Inducing Variables in Sparse Gaussian Processes", AISTATS 2009 (`bedl.methods.baselines.sparse_gp`); for
-# classes, a
-# softmax of one process per class, J. Hensman, A. Matthews, Z. Ghahramani, "Scalable Variational Gaussian Process
-# Classification", AISTATS 2015. Built on GPyTorch (J. Gardner et al., NeurIPS 2018); computed in double precision. 50
-# inducing points, as in the paper that bedl follows.
+# "Variational Learning of Inducing Variables in Sparse Gaussian Processes", AISTATS 2009
+# (`bedl.methods.baselines.sparse_gp`); for classes, a softmax of one process per class, J. Hensman, A. Matthews, Z.
+# Ghahramani, "Scalable Variational Gaussian Process Classification", AISTATS 2015. Built on GPyTorch (J. Gardner et
+# al., NeurIPS 2018); computed in double precision. 50 inducing points, as in the paper that bedl follows.
 
 
 NOISE = 10.0  # precision at the start, of targets whose variance is 1
