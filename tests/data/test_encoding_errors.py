@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from bedl.data import DataError, TableEncoder, encoded_batches, open_table
+from bedl.data.unknown import UnknownValues
 
 
 def table_of(path, text: str):
@@ -108,9 +109,12 @@ def batch(**changes):
 
 
 PREDICT_ERRORS = {
-    "unseen category": (batch(town=["c"]), "'town', row 11: training saw no 'c' there, only 'a', 'b'.*--unseen ignore"),
+    "unseen category": (
+        batch(town=["c"]),
+        "'town', row 11: training saw no 'c' there, only 'a', 'b'.*--handle-unknown warn",
+    ),
     "missing category": (batch(town=pa.array([None], pa.string())), "'town', row 11: the value is missing"),
-    "missing number": (batch(x=pa.array([None], pa.string())), "'x', row 11: the value is missing.*--unseen ignore"),
+    "missing number": (batch(x=pa.array([None], pa.string())), "'x', row 11: the value is missing.*--handle-unknown"),
     "text in numbers": (batch(x=["big"]), "'x', row 11: 'big' where a number is expected"),
     "dates in numbers": (batch(x=pa.array([0], pa.timestamp("s"))), "'x', row 11: .*timestamp.* where a number"),
     "no date": (batch(when=["yesterday"]), "'when', row 11: 'yesterday' where a date"),
@@ -133,12 +137,21 @@ def test_missing_columns(encoder):
 
 
 def test_what_may_be_ignored(encoder):
-    x = encoder.features(batch(town=["c"], x=pa.array([None], pa.string())), unseen="ignore")
-    assert x[0, 0] == 4  # the mean
-    assert x[0, 1:3].tolist() == [0, 0]
+    unknown = UnknownValues()
+    x = encoder.features(batch(town=["c"], x=pa.array([None], pa.string())), unknown, first_row=4)
+    assert np.isnan(x[0, :3]).all()  # the number, and both towns
+    assert np.isfinite(x[0, 3:]).all()
+    assert unknown.notes() == [
+        "column 'x': 1 row holds a value that training did not see, first in row 5: 'no value'",
+        "column 'town': 1 row holds a value that training did not see, first in row 5: 'c'",
+    ]
+    possible = encoder.possible_rows(x)[:, 0]
+    assert np.isfinite(possible).all()
+    assert (possible[:, 1:3].sum(1) == 1).all()
+    np.testing.assert_array_equal(possible[:, 3:], np.tile(x[0, 3:], (len(possible), 1)))
     np.testing.assert_array_equal(encoder.features(batch(new=["1"]), extra="ignore"), encoder.features(batch()))
     with pytest.raises(DataError, match="'error' or 'ignore'"):
-        encoder.features(batch(), unseen="whatever")
+        encoder.features(batch(), extra="whatever")
 
 
 def test_the_target_may_be_absent_until_it_is_needed(encoder):
@@ -150,7 +163,7 @@ def test_the_target_may_be_absent_until_it_is_needed(encoder):
 
 def test_descriptions_from_elsewhere(encoder):
     fields = encoder.to_dict()
-    with pytest.raises(DataError, match=r"newer bedl .format 99; this one reads up to 2.*pip install --upgrade"):
+    with pytest.raises(DataError, match=r"newer bedl .format 99; this one reads up to 3.*pip install --upgrade"):
         TableEncoder.from_dict({**fields, "version": 99})
     with pytest.raises(DataError, match="no description of a table encoder"):
         TableEncoder.from_dict({"version": 1})

@@ -91,7 +91,7 @@ def _used(random: Random, model: Path, path: Path, rows: int | None, before: set
     """A fitted model asked for predictions, scores and a page."""
     folder = model.parent
     more = [f"{option}={random.choice(values)}" for option, values in {
-        "--unseen": ["ignore"], "--extra": ["ignore"], "--on-foreign-values": ["clip", "keep"],
+        "--handle-unknown": ["warn", "ignore", "error"], "--extra": ["ignore"], "--on-foreign-values": ["clip", "keep"],
         "--coverage": ["0.5", "0.99"],
     }.items() if random.random() < 0.3]  # fmt: skip
     out = folder / f"o{random.choice(['.csv', '.csv', '.tsv', '.jsonl', '.parquet'])}"

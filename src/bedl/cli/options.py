@@ -20,7 +20,7 @@ __all__ = [
     "Ood",
     "Overwrite",
     "Root",
-    "Unseen",
+    "Unknown",
 ]
 
 
@@ -54,9 +54,9 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 Coverage = Annotated[
     float, typer.Option("--coverage", min=0.01, max=0.999, help="Share of the targets that intervals are to hold.")
 ]
-Unseen = Annotated[
-    Literal["error", "ignore"],
-    typer.Option("--unseen", help="Categories, or missing values, in columns where training had none."),
+Unknown = Annotated[
+    Literal["warn", "ignore", "error"],
+    typer.Option("--handle-unknown", help="Categories, or missing values, that training did not see."),
 ]
 Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Columns that training did not have.")]
 Foreign = Annotated[

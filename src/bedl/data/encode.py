@@ -17,13 +17,14 @@ from bedl.data.columns import Column, Where, check_types, column_from_dict, colu
 from bedl.data.profile import Progress, count_labels, decide, survey
 from bedl.data.readers import Table
 from bedl.data.target import Target, decide_target
+from bedl.data.unknown import DRAWS, UnknownValues, possible_rows
 from bedl.evaluation import tasks
 
 __all__ = ["FeatureEncoder", "TableEncoder"]
 
 
 FORMAT = "bedl.data.encoder"
-VERSION = 2
+VERSION = 3
 FOREIGN = ("error", "clip", "keep")
 
 
@@ -126,7 +127,7 @@ class TableEncoder:
     def features(
         self,
         batch: pa.RecordBatch,
-        unseen: str = "error",
+        unknown: UnknownValues | None = None,
         extra: str = "error",
         first_row: int = 0,
         foreign: str = "error",
@@ -134,7 +135,8 @@ class TableEncoder:
         """The features of a batch; its columns are found by name, in any order. float32, shape (rows, n_features)
 
         Args:
-            unseen: "ignore" takes a category that training did not see as none, and a missing number as the mean.
+            unknown: counts categories, and missing values in columns without, that training did not see; their features
+                are NaN, see `bedl.data.unknown`. None: they are errors.
             extra: "ignore" leaves out columns that the training table did not have.
             first_row: how many rows came before, for error messages.
             foreign: what to do about numbers absurdly far from those of training: "error", "clip" with a warning, or
@@ -142,18 +144,17 @@ class TableEncoder:
         """
         if foreign not in FOREIGN:
             raise DataError(f"on_foreign_values is one of {listed(list(FOREIGN))}, not {foreign!r}")
-        for name, choice in (("unseen", unseen), ("extra", extra)):
-            if choice not in ("error", "ignore"):
-                raise DataError(f"{name} is either 'error' or 'ignore', not {choice!r}")
+        if extra not in ("error", "ignore"):
+            raise DataError(f"extra is either 'error' or 'ignore', not {extra!r}")
         self.check_columns(batch.schema.names, extra)
-        out = np.empty((len(batch), self.n_features), dtype=np.float32)
-        start = 0
-        for column in self._columns:
-            array = parsing.plain(batch.column(column.name))
-            end = start + len(column.features)
-            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore", foreign)
-            start = end
-        return out
+        return _encoded(batch, self._columns, self.n_features, unknown, first_row, foreign)
+
+    def possible_rows(self, x: np.ndarray, draws: int = DRAWS) -> np.ndarray:
+        """Values that training saw in place of unknown ones, see `bedl.data.unknown`.
+
+        shape: (n, features) -> (draws, n, features)
+        """
+        return possible_rows(x, self._columns, draws)
 
     def targets(self, batch: pa.RecordBatch, first_row: int = 0) -> np.ndarray:
         """The targets of a batch: values or codes of the classes, as the task stores them. shape: (rows, *targets)"""
@@ -281,6 +282,23 @@ def _distinct(names: list[str]) -> list[str]:
     return result
 
 
+def _encoded(
+    batch: pa.RecordBatch,
+    columns: Sequence[Column],
+    n_features: int,
+    unknown: UnknownValues | None,
+    first_row: int,
+    foreign: str,
+) -> np.ndarray:
+    out, start = np.empty((len(batch), n_features), dtype=np.float32), 0
+    for column in columns:
+        end = start + len(column.features)
+        values = parsing.plain(batch.column(column.name))
+        column.encode(values, out[:, start:end], Where(column.name, first_row), unknown, foreign)
+        start = end
+    return out
+
+
 # Columns of a table without its target → numbers: what estimators do with text, dates and missing values.
 
 
@@ -324,26 +342,27 @@ class FeatureEncoder:
             raise DataError("there is no column left to predict from" + "".join(f"; {note}" for note in notes))
         return cls(columns, notes)
 
-    def __call__(self, table: Table, unseen: str = "error") -> np.ndarray:
+    def possible_rows(self, x: np.ndarray, draws: int = DRAWS) -> np.ndarray:
+        """Values that training saw in place of unknown ones, see `bedl.data.unknown`.
+
+        shape: (n, features) -> (draws, n, features)
+        """
+        return possible_rows(x, self.columns, draws)
+
+    def __call__(self, table: Table, unknown: UnknownValues | None = None) -> np.ndarray:
         """The features of all rows. shape: (rows, features), float32
 
         Args:
             table: with the columns of the training table; others are not looked at.
-            unseen: what to do about categories, or missing values, where training had none: "error" or "ignore".
+            unknown: counts what training did not see, as in `TableEncoder.features`; None: that is an error.
         """
         absent = [column.name for column in self.columns if column.name not in table.columns]
         if absent:
             raise DataError(f"X lacks {listed(absent)}, which the model was trained with. Add the column(s)")
         parts: list[np.ndarray] = []
         for batch in table.batches(columns=[column.name for column in self.columns]):
-            out, start = np.empty((len(batch), len(self.feature_names)), dtype=np.float32), 0
             first_row = sum(len(part) for part in parts)
-            for column in self.columns:
-                end = start + len(column.features)
-                values = parsing.plain(batch.column(column.name))
-                column.encode(values, out[:, start:end], Where(column.name, first_row), unseen == "ignore", "keep")
-                start = end
-            parts.append(out)
+            parts.append(_encoded(batch, self.columns, len(self.feature_names), unknown, first_row, "keep"))
         return np.concatenate(parts)
 
     # -- as JSON ----------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def decide(
         notes += [f"{name} is missing in {column.missing} rows: these get the mean, and a feature that says so"]
     if column.kind == "date":
         notes.append(f"{name} holds dates: features are days since the mean, weekday and day of the year")
-        return DateColumn(column.name, column.mean, has_missing), notes
+        return DateColumn(column.name, column.mean, has_missing, column.std), notes
     if column.typed_text and column.kind == "number":
         notes.append(
             f"{name} is text that holds numbers, taken as numbers ({option('categorical', [column.name])} takes labels)"
@@ -316,7 +316,8 @@ def decide(
     if 0 < column.std < _ALIKE * abs(column.mean):
         shift = column.mean
         notes.append(f"{name} varies little for its size: its feature is the difference from the mean, {shift:g}")
-    return NumberColumn(column.name, column.mean, has_missing, shift, column.style, column.low, column.high), notes
+    made = NumberColumn(column.name, column.mean, has_missing, shift, column.style, column.low, column.high, column.std)
+    return made, notes
 
 
 def _is_identifier(column: ColumnSurvey) -> bool:
@@ -351,7 +352,10 @@ def _category(
         )
     elif hint:
         notes.append(f"{name} is taken as categories{hint}")
-    return CategoryColumn(column.name, sorted(kept), distinct > max_categories, column.missing > 0), notes
+    kept, other = sorted(kept), distinct > max_categories
+    counts = [labels.counts[label] for label in kept]
+    counts += [labels.total - sum(counts)] * other + [column.missing] * (column.missing > 0)
+    return CategoryColumn(column.name, kept, other, column.missing > 0, counts), notes
 
 
 def _frequent(labels: LabelCounts, most: int) -> list[str]:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bedl.data.unknown import HANDLE_UNKNOWN
 from bedl.deploy.wrappers import InUnits
 from bedl.estimators import storage
 from bedl.estimators._sklearn import (
@@ -152,7 +153,7 @@ class Portable:
 
 
 _CHOICES = {
-    "unseen": ("error", "ignore"), "precision": ("auto", "double", "bf16-mixed"),
+    "handle_unknown": HANDLE_UNKNOWN, "precision": ("auto", "double", "bf16-mixed"),
     "schedule": ("cosine", "warmup", "constant"),
 }  # fmt: skip
 
@@ -181,7 +182,7 @@ class Building(Portable, BaseEstimator):
         teacher: Any = "auto",
         image_shape: tuple[int, ...] | None = None,
         standardize: bool | str = True,
-        unseen: str = "error",
+        handle_unknown: str = "warn",
         ensemble: int = 1,
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
@@ -208,7 +209,7 @@ class Building(Portable, BaseEstimator):
         self.teacher = teacher
         self.image_shape = image_shape
         self.standardize = standardize
-        self.unseen = unseen
+        self.handle_unknown = handle_unknown
         self.ensemble = ensemble
         self.epochs = epochs
         self.batch_size = batch_size
@@ -279,7 +280,10 @@ class Building(Portable, BaseEstimator):
 
     def _check_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """A table of any kind as numbers, and the targets, checked."""
-        table, self.encoder_ = encoded(self, X, self.encoder_, self.unseen)
+        table, self.encoder_ = encoded(self, X, self.encoder_, self.handle_unknown)
+        if np.isnan(table).any():  # values that an earlier call did not see are drawn from those that it saw
+            rows = self.encoder_.possible_rows(table)
+            table = rows[np.arange(len(table)) % len(rows), np.arange(len(table))]
         y = self._check_y(y)
         check_consistent_length(table, y)
         return table, y
@@ -442,6 +446,7 @@ class Building(Portable, BaseEstimator):
 
 
 ENOUGH = 9  # rows: with fewer there is none that 90 % of new ones stay below
+UNKNOWN_ROWS = 512  # rows with unknown values that are predicted at once
 FEW = 64  # rows of a table, whose prediction is over before several threads have met
 MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
@@ -608,7 +613,33 @@ class BEDLEstimator(Building):
             X_var: variance of the noise in X, as in `fit`.
         """
         check_is_fitted(self, "method_")
-        inputs = self._inputs(X, X_var)
+        inputs = self._rows(X, X_var)
+        if self.encoder_ is None:
+            return self._predicted(inputs)
+        return self.encoded_dist(inputs.X, self.encoder_)
+
+    def encoded_dist(self, x: np.ndarray, encoder: Any) -> Predictive:
+        """The prediction for encoded rows, averaged over what training saw where values are unknown.
+
+        Args:
+            x: NaN where a value is unknown. shape: (n, features)
+            encoder: how they were encoded.
+        """
+        unknown, dtype = np.isnan(x).any(1), getattr(torch, self.dtype_)
+        if not unknown.any():
+            return self._predicted(Inputs(x, None, dtype))
+        order = np.argsort(unknown, kind="stable")
+        known, rest = order[: len(x) - int(unknown.sum())], order[len(x) - int(unknown.sum()) :]
+        parts = [self._predicted(Inputs(x[known], None, dtype))] if len(known) else []
+        for rows in np.array_split(rest, -(-len(rest) // UNKNOWN_ROWS)):
+            possible = encoder.possible_rows(x[rows])
+            flat = self._predicted(Inputs(possible.reshape(-1, x.shape[1]), None, dtype))
+            parts.append(flat._map(lambda leaf, size=possible.shape[:2]: leaf.unflatten(0, size)).marginal())
+        found = values_of(parts)[torch.as_tensor(np.argsort(order))]
+        found.names = self._output_names()
+        return found
+
+    def _predicted(self, inputs: Inputs) -> Predictive:
         place = device_of(self.method_)
         if self.method_.training:
             self.method_.eval()  # once, not for every prediction
@@ -625,11 +656,18 @@ class BEDLEstimator(Building):
         found.names = self._output_names()
         return found
 
-    def _inputs(self, X: Any, X_var: Any = None) -> Inputs:
-        """Rows to predict for, checked, and encoded where training's were."""
+    def _inputs(self, X: Any) -> Inputs:
+        """Rows, checked, and encoded where training's were; a typical value in place of an unknown one."""
+        inputs = self._rows(X, None)
+        if self.encoder_ is not None and np.isnan(inputs.X).any():
+            inputs.X = self.encoder_.possible_rows(inputs.X, 1)[0]
+        return inputs
+
+    def _rows(self, X: Any, X_var: Any) -> Inputs:
+        """Rows to predict for, checked, and encoded where training's were: NaN where a value is unknown."""
         X = dense(X)
         if self.encoder_ is not None:
-            X = encoded(self, X, self.encoder_, self.unseen)[0]
+            X = encoded(self, X, self.encoder_, self.handle_unknown)[0]
         elif needs_encoding(X) and len(self.input_shape_) == 1:
             raise ValueError(
                 "X holds text or missing values (NaN), and what was learned from held numbers only: fill them in, or "

@@ -332,24 +332,35 @@ def _is_number(dtype: Any) -> bool:
     return bool(getattr(dtype, "is_numeric", lambda: False)())  # polars
 
 
-def encoded(estimator: Any, X: Any, encoder: FeatureEncoder | None, unseen: str) -> tuple[np.ndarray, FeatureEncoder]:
+def encoded(
+    estimator: Any, X: Any, encoder: FeatureEncoder | None, handle_unknown: str
+) -> tuple[np.ndarray, FeatureEncoder]:
     """X as numbers, and how: as before if there is an encoder, else decided anew.
 
     Args:
         estimator: whose names and number of columns are set, or compared.
         X: the table.
         encoder: of the training table.
-        unseen: what to do about categories that training did not see: "error" or "ignore".
+        handle_unknown: what to do about values that training did not see: they are NaN, with a warning if it is
+            "warn"; or they are an "error".
+
+    Returns:
+        features of shape (n, d), and what made them
     """
     from bedl.data import DataError, open_table
     from bedl.data.encode import FeatureEncoder
+    from bedl.data.unknown import UnknownValues
 
     _check_feature_names(estimator, X, reset=encoder is None)
     _check_n_features(estimator, X, reset=encoder is None)
     table = open_table(_as_frame(X))
     try:
         encoder = FeatureEncoder.fit(table) if encoder is None else encoder
-        return encoder(table, unseen), encoder
+        unknown = None if handle_unknown == "error" else UnknownValues()
+        features = encoder(table, unknown)
+        if unknown is not None and handle_unknown == "warn":
+            unknown.warn()
+        return features, encoder
     except DataError as error:
         if any(f"{name}=" in str(error) for name in ("ignore", "categorical", "decimal")):
             raise DataError(

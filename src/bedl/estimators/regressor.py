@@ -47,9 +47,10 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         standardize: scale each feature (channel, for images) to mean 0 and variance 1 in front of the network.
             ``"shared"``: all features alike, for pixels as columns of a table, of which some hardly vary. Turn it off
             for a network that was trained on the inputs as they are.
-        unseen: where X holds text or missing values, which are encoded as the command line does it: whether a category
-            that training did not see, or a missing value in a column that had none, is an ``"error"``, or taken as no
-            category, or the mean (``"ignore"``).
+        handle_unknown: where X holds text or missing values, which are encoded as the command line does it: what to do
+            about a category that training did not see, or a missing value in a column that had none. ``"warn"``: count
+            them in a warning, and average predictions over the values that training saw, whose disagreement is
+            distributional uncertainty; ``"ignore"``: the same without a warning; ``"error"``.
         likelihood: ``"normal"`` for real targets, or another task of bedl for numbers, such as ``"count"``.
         ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
         epochs: how often each point is seen at most; ``"auto"``: from the number of points.

@@ -456,7 +456,7 @@ def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularMo
     watcher.on_rows(encoder, rows.counts)
     estimator = run.train(rows, device, watcher.callbacks)
     watcher.on_trained(estimator.chosen_)
-    model = TabularModel(name, encoder, EstimatorEngine(estimator, encoder.task))
+    model = TabularModel(name, encoder, EstimatorEngine(estimator, encoder))
     scores: dict[str, float] = {}
     notes = []
     if rows.held_x is not None and rows.held_y is not None:

@@ -164,6 +164,13 @@ class Task:
         """What the scores would be for one answer to all rows, made of the record's own targets; {} if none."""
         return {}
 
+    def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
+        """Outputs where an input is unknown, of those for its possible values: these differ in missing evidence.
+
+        shapes: (values, n, …) -> (n, …)
+        """
+        raise NotImplementedError
+
     # -- two models -------------------------------------------------------------------------------
     def differences(self, truth: Quantities, other: Quantities) -> dict[str, float]:
         """Largest difference of each output: probabilities and entropies as they are, others in predicted stds.

@@ -194,6 +194,15 @@ class Regression(Task):
             "level": coverage,
         }
 
+    def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
+        found = {name: values.mean(0) for name, values in outputs.items()}
+        between = outputs["mean"].var(0)
+        for name in {"distributional", "epistemic"} & set(found):
+            found[name] = found[name] + between
+        for name in {"std", "spread"} & set(found):
+            found[name] = np.sqrt(np.square(outputs[name]).mean(0) + between)
+        return found
+
     def scores(self, results: RegressionResults) -> dict[str, float]:
         values: dict[str, float] = {}
         some = results.labelled
