@@ -34,7 +34,7 @@ FIT_ERRORS = {
         r"column 'x', row 3: the value is 1e\+39, beyond the range of float32",
     ),
     "infinite target": ("x,y\n1,2\n2,-inf\n3,4\n", {"task": "regression"}, "column 'y', row 2: the value is infinite"),
-    "mixed": ("x,y\n" + "1.5,2\n" * 20 + "?,3\n", {}, r"'x' holds numbers but .* row 21: '\?'.*--categorical x"),
+    "mixed": ("x,y\n" + "1.5,2\n" * 20 + "big,3\n", {}, r"'x' holds numbers but .* row 21: 'big'.*--categorical x"),
     "mixed dates": ("x,y\n" + "2024-01-02,2\n" * 20 + "soon,3\n", {}, "'x' holds dates but .* row 21: 'soon'"),
     "impossible date": ("x,y\n2024-01-02,2\n2024-02-31,3\n", {}, "'x' holds dates but .* row 2: '2024-02-31'"),
     "nothing left": ("x,y\n,1\n,2\n", {}, "no column left.*'x' has no values"),
@@ -45,7 +45,7 @@ FIT_ERRORS = {
     "text in regression": ("x,y\n1,2\n2,b\n", {"task": "regression"}, "no number in row 2: 'b'.*--task classification"),
     "booleans in regression": ("x,y\n1,true\n2,false\n", {"task": "regression"}, "no number in row 1: 'true'"),
     "date target": ("x,y\n1,2024-01-02\n2,2024-01-05\n", {}, "is a date.*days since"),
-    "mixed target": ("x,y\n" + "1,2.5\n" * 20 + "2,?\n", {}, r"'y' mixes numbers with text.* row 21: '\?'"),
+    "mixed target": ("x,y\n" + "1,2.5\n" * 20 + "2,big\n", {}, r"'y' mixes numbers with text.* row 21: 'big'"),
     "many classes": ("x,y\n" + "".join(f"1,c{i}\n2,c{i}\n" for i in range(1001)), {}, "more than 1000 classes"),
     "many numeric classes": (
         "x,y\n" + "".join(f"1,{i}\n2,{i}\n" for i in range(1001)),

@@ -51,6 +51,7 @@ def _options(random: Random, table: Made) -> list[str]:
     words = ["--epochs=1", "--method=bedl", "--hidden=3", f"--seed={random.randrange(3)}", "--device=cpu"]
     unsure = {
         "--task": ["classification", "regression", "count", "multilabel"], "--decimal": [".", ","], "--ensemble": ["2"],
+        "--date-order": ["dmy", "mdy"], "--na-values": ["?", "-999"],
         "--holdout": ["0", "0.5", "0.99", "0.1"], "--ignore": table.names, "--categorical": table.names,
         "--likelihood": ["normal", "count"], "--target": table.names,
     }  # fmt: skip

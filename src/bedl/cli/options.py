@@ -9,17 +9,24 @@ import typer
 
 __all__ = [
     "DEBUG",
+    "Categorical",
     "Coverage",
     "Data",
+    "DateOrder",
     "Debug",
+    "Decimal",
+    "DropMissingTarget",
     "Encoding",
     "Extra",
     "Foreign",
+    "Ignore",
     "Json",
     "Model",
+    "NaValues",
     "Ood",
     "Overwrite",
     "Root",
+    "Target",
     "Unknown",
 ]
 
@@ -58,6 +65,36 @@ Unknown = Annotated[
     Literal["warn", "ignore", "error"],
     typer.Option("--handle-unknown", help="Categories, or missing values, that training did not see."),
 ]
+Target = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="COLUMN",
+        show_default=False,
+        help="The column to predict; several columns of 0 and 1, or yes and no, with commas or repeated.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option("--categorical", metavar="COLUMN", help="Numbers that are labels; may be repeated."),
+]
+Decimal = Annotated[
+    Literal["auto", ".", ","],
+    typer.Option("--decimal", help="The mark before decimals; auto finds out, and asks where it cannot."),
+]
+DateOrder = Annotated[
+    Literal["auto", "dmy", "mdy"],
+    typer.Option("--date-order", help="Whether day or month comes first; auto finds out, and asks where it cannot."),
+]
+NaValues = Annotated[
+    list[str] | None,
+    typer.Option("--na-values", metavar="VALUE", help="Stands for a missing value, such as -999; may be repeated."),
+]
+DropMissingTarget = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
 Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Columns that training did not have.")]
 Foreign = Annotated[
     Literal["error", "clip", "keep"],

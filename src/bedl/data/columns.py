@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.unknown import UnknownValues
+from bedl.data.words import bucket_counts
+from bedl.data.written import is_style
 
 __all__ = [
     "BooleanColumn",
@@ -23,6 +25,7 @@ __all__ = [
     "Column",
     "DateColumn",
     "NumberColumn",
+    "TextColumn",
     "Where",
     "check_types",
     "column_from_dict",
@@ -92,7 +95,7 @@ class NumberColumn:
     mean: float
     has_missing: bool
     shift: float = 0.0
-    style: str = ""  # how texts are written, see `parsing.STYLES`
+    style: str = ""  # how texts are written, see `bedl.data.written`
     low: float | None = None  # the smallest and the largest value of training; models of earlier versions have none
     high: float | None = None
     std: float | None = None
@@ -147,6 +150,7 @@ class DateColumn:
     mean: float  # days since 1970
     has_missing: bool
     std: float | None = None
+    style: str = ""  # how texts are written, see `bedl.data.written`
     kind: ClassVar[str] = "date"
 
     @property
@@ -157,7 +161,8 @@ class DateColumn:
     def encode(
         self, array: pa.Array, out: np.ndarray, where: Where, unknown: UnknownValues | None, foreign: str = "error"
     ) -> None:
-        days = parsed(parsing.as_days, array, where, "a date (YYYY-MM-DD, or with a time after it)")
+        expected = f"a date ({self.style or 'YYYY-MM-DD'}, or with a time after it)"
+        days = parsed(lambda column: parsing.as_days(column, self.style), array, where, expected)
         missing = np.isnan(days)
         _check_missing(missing, self.has_missing, where, unknown)
         out[:, :5] = self._features(np.where(missing, self.mean, days))
@@ -227,12 +232,49 @@ class CategoryColumn:
         return np.eye(len(counts))[np.searchsorted(counts.cumsum() / counts.sum(), _positions(count))]
 
 
-Column = NumberColumn | BooleanColumn | DateColumn | CategoryColumn
+@dataclass(frozen=True)
+class TextColumn:
+    """Free text as hashed TF-IDF: words that share a bucket share a feature; rows have length 1.
+
+    A bucket's value is its count of words times `idf`. Texts without a word are 0.
+    """
+
+    name: str
+    idf: list[float]
+    has_missing: bool
+    kind: ClassVar[str] = "text"
+
+    @property
+    def features(self) -> list[str]:
+        return [f"{self.name}_words_{i}" for i in range(len(self.idf))] + [f"{self.name}_missing"] * self.has_missing
+
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, unknown: UnknownValues | None, foreign: str = "error"
+    ) -> None:
+        texts = labels_of(array, where)
+        missing = np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
+        _check_missing(missing, self.has_missing, where, unknown)
+        values = bucket_counts(texts, len(self.idf)) * np.asarray(self.idf, dtype=np.float32)
+        size = np.linalg.norm(values, axis=1, keepdims=True)
+        out[:, : len(self.idf)] = values / np.where(size > 0, size, 1)
+        if self.has_missing:
+            out[:, len(self.idf)] = missing
+        else:
+            out[missing] = np.nan
+
+    def typical(self, count: int) -> np.ndarray:
+        """Texts of a single word, frequent ones more often."""
+        share = np.exp(-np.asarray(self.idf)).cumsum()
+        return np.eye(len(share))[np.searchsorted(share / share[-1], _positions(count))]
+
+
+Column = NumberColumn | BooleanColumn | DateColumn | CategoryColumn | TextColumn
 _KINDS: dict[str, Callable[..., Column]] = {
     "number": NumberColumn,
     "boolean": BooleanColumn,
     "date": DateColumn,
     "category": CategoryColumn,
+    "text": TextColumn,
 }
 
 
@@ -252,7 +294,7 @@ _NUMBER = (int, float)
 _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,), "mean": _NUMBER, "has_missing": (bool,), "has_other": (bool,), "shift": _NUMBER, "style": (str,),
     "low": (*_NUMBER, NoneType), "high": (*_NUMBER, NoneType), "std": (*_NUMBER, NoneType), "categories": (list,),
-    "counts": (list, NoneType),
+    "counts": (list, NoneType), "idf": (list,),
 }  # fmt: skip
 
 
@@ -273,7 +315,7 @@ def check_types(fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> N
     if not all(isinstance(category, str) for category in fields.get("categories", ())):
         raise TypeError("categories holds something else than texts")
     style = fields.get("style", "")
-    if style and style not in parsing.STYLES:
+    if style and not is_style(style):
         raise TypeError(f"style is {style!r}")
 
 

@@ -157,6 +157,8 @@ class FitSettings:
     method: str = "auto"
     decimal: str = "auto"
     class_weight: str | None = None
+    date_order: str = "auto"
+    na_values: tuple[str, ...] = ()
 
 
 class FitRun:
@@ -227,6 +229,7 @@ class FitRun:
             self.encoder = TableEncoder.fit(
                 self.table, s.target, s.task, s.ignore, s.categorical,
                 drop_missing_target=s.drop_missing_target, progress=progress, decimal=s.decimal,
+                date_order=s.date_order, na_values=s.na_values,
             )  # fmt: skip
             if s.class_weight is not None and tasks.get(self.encoder.task).column != "class":
                 raise DataError(f"class_weight is for classes, and {self.encoder.task} has none. Leave it out")
@@ -377,6 +380,8 @@ def fit(
     ignore: Sequence[str] = (),
     categorical: Sequence[str] = (),
     decimal: str = "auto",
+    date_order: str = "auto",
+    na_values: Sequence[str] = (),
     drop_missing_target: bool = False,
     holdout: float = 0.1,
     epochs: int | None = None,
@@ -407,6 +412,10 @@ def fit(
         ignore: columns to leave out.
         categorical: columns whose values are labels, even if they look like numbers.
         decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out, or asks.
+        date_order: "dmy" or "mdy", whether day or month comes first in dates such as 01/02/2023; "auto" finds out, or
+            asks.
+        na_values: texts, or numbers such as "-999", that stand for a missing value, in any column. In columns of
+            numbers and dates ``?``, ``-``, ``.``, ``unknown`` and the like do so anyway.
         drop_missing_target: whether to leave out rows without a target, instead of an error.
         holdout: share of the rows that are kept aside and scored at the end.
         epochs: how often each row is seen at most; None: from the number of rows.
@@ -439,7 +448,7 @@ def fit(
     settings = FitSettings(
         table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
         drop_missing_target, holdout, epochs, ensemble, hidden if hidden is None else tuple(hidden), seed, method,
-        decimal, class_weight,
+        decimal, class_weight, date_order, tuple(str(value) for value in na_values),
     )  # fmt: skip
     watcher = watcher or Watcher()
     with _place(out) as place, locked(place):
