@@ -14,27 +14,32 @@ from bedl._kernels import inference as image_kernel
 from bedl._kernels import training as pbp
 from bedl._kernels import training as training
 from bedl._kernels.inference import (
-    MOST_NODES,
-    Link,
+    MAX_NODES,
+    LayerSpec,
     Small,
     chain,
     data_entropy,
     is_built,
     log_mean_softmax,
     normal_parts,
-    panels,
+    packed_weights,
     small_network,
 )
-from bedl._kernels.operators import clocks, clocks_and_slopes, rectified, rectified_gradients
+from bedl._kernels.operators import (
+    log_survival_and_density,
+    log_survival_density_and_slopes,
+    relu_moments,
+    relu_moments_backward,
+)
 
 __all__ = [
-    "MOST_NODES", "Link", "Small", "chain", "clocks", "clocks_and_slopes", "data_entropy", "image_kernel", "is_built",
-    "log_mean_softmax", "normal_parts", "panels", "pbp", "rectified", "rectified_gradients", "small_network", "suits",
-    "training",
+    "MAX_NODES", "LayerSpec", "Small", "chain", "data_entropy", "image_kernel", "is_built", "log_mean_softmax",
+    "log_survival_and_density", "log_survival_density_and_slopes", "normal_parts", "packed_weights", "pbp",
+    "relu_moments", "relu_moments_backward", "small_network", "supported", "training",
 ]  # fmt: skip
 
 
-def suits(*tensors: Tensor, many: int = 0) -> bool:
+def supported(*tensors: Tensor, many: int = 0) -> bool:
     """Whether a kernel may take these tensors: float32 in the CPU's memory, and nobody watching the operations.
 
     Transforms, modes, exports and autograd see PyTorch's operations only, so for them there have to be some. Compilers

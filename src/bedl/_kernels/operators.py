@@ -16,7 +16,7 @@ from torch import Tensor
 from bedl._kernels import inference
 from bedl._utils.autograd import to_front
 
-__all__ = ["clocks", "clocks_and_slopes", "rectified", "rectified_gradients"]
+__all__ = ["log_survival_and_density", "log_survival_density_and_slopes", "relu_moments", "relu_moments_backward"]
 
 
 _room = torch.library.Library("bedl", "DEF")  # the operators are there as long as this is
@@ -76,13 +76,13 @@ def _class_by_node(m: Tensor, v: Tensor, nodes: Tensor, *_: Any) -> Tensor:
     return m.new_empty(*m.shape, nodes.shape[-1])
 
 
-def _backward_of_rectified(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_of_relu_moments(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
     m, v, mean, _ = ctx.saved_tensors
-    by_m, by_v = torch.ops.bedl.rectified_gradients(m, v, mean, by_mean, by_variance, *ctx.constants)
+    by_m, by_v = torch.ops.bedl.relu_moments_backward(m, v, mean, by_mean, by_variance, *ctx.constants)
     return by_m, by_v, None, None, None
 
 
-def _backward_of_clocks(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+def _backward_of_log_survival(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     """First derivatives, so none by the slopes: dL/dm = -D, dL/dv = -D'/2, as in the race's `pull_back`."""
     _, v, _, log_survival, log_density, by_mean, by_variance = ctx.saved_tensors
     lost = by_survival * torch.exp(log_density - log_survival)
@@ -91,7 +91,9 @@ def _backward_of_clocks(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: A
     return by_m, by_v.sum_to_size(v.shape), None, None
 
 
-rectified_gradients = _operator(inference.rectified_gradients, _like_first)
-rectified = _operator(inference.rectified, _like_first, _backward_of_rectified)
-clocks = _operator(inference.clocks, _class_by_node)
-clocks_and_slopes = _operator(inference.clocks_and_slopes, _class_by_node, _backward_of_clocks)
+relu_moments_backward = _operator(inference.relu_moments_backward, _like_first)
+relu_moments = _operator(inference.relu_moments, _like_first, _backward_of_relu_moments)
+log_survival_and_density = _operator(inference.log_survival_and_density, _class_by_node)
+log_survival_density_and_slopes = _operator(
+    inference.log_survival_density_and_slopes, _class_by_node, _backward_of_log_survival
+)

@@ -27,11 +27,11 @@ def _mapped_in_front(function: Any) -> Any:
     """The same function, but for its vmap rule: it sees plain tensors, with what is mapped over as one more axis."""
 
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        results = twin.apply(*to_front(info.batch_size, in_dims, inputs))
+        results = derived.apply(*to_front(info.batch_size, in_dims, inputs))
         return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
 
-    twin: Any = type(function.__name__, (function,), {"generate_vmap_rule": False, "vmap": staticmethod(vmap)})
-    return twin
+    derived: Any = type(function.__name__, (function,), {"generate_vmap_rule": False, "vmap": staticmethod(vmap)})
+    return derived
 
 
 def to_front(size: int, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> list[Any]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict
-from bedl.data.profile import Progress, count_labels, count_words, decide, is_free_text, survey
+from bedl.data.profile import Progress, count_labels, count_words, infer_encoding, is_free_text, profile
 from bedl.data.readers import Table
 from bedl.data.target import Target, decide_target
 from bedl.data.unknown import DRAWS, UnknownValues, possible_rows
@@ -111,7 +111,9 @@ class TableEncoder:
         _check_arguments(table, targets, task, ignore, categorical)
         names = [name for name in table.columns if name not in ignore]
         numeric = task != "auto" and tasks.get(task).column == "number"
-        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress, decimal, date_order)
+        surveys = profile(
+            table, names, set(categorical) - set(targets), targets, numeric, progress, decimal, date_order
+        )
         own = {name: surveys.pop(name) for name in targets}
         text = [name for name, column in surveys.items() if column.kind == "category"]
         text += [name for name, column in own.items() if column.kind in ("category", "boolean")]
@@ -126,7 +128,7 @@ class TableEncoder:
         ]
         words = count_words(table, free, progress)
         for name, column in surveys.items():
-            made, said = decide(
+            made, said = infer_encoding(
                 column, counts.get(name), words.get(name), max_categories, name in categorical, keep_constant
             )
             columns += [made] if made else []
@@ -328,7 +330,7 @@ def _encoded(
 # Columns of a table without its target → numbers: what estimators do with text, dates and missing values.
 
 
-MOST_CATEGORIES = 100  # of a column; the rest share a feature
+MAX_CATEGORIES = 100  # of a column; the rest share a feature
 
 
 class FeatureEncoder:
@@ -357,13 +359,13 @@ class FeatureEncoder:
     @classmethod
     def fit(cls, table: Table) -> FeatureEncoder:
         """Decide how to read the columns, in one pass, and a second one over columns of text."""
-        surveys = survey(table, table.columns, (), (), numeric=False)
+        surveys = profile(table, table.columns, (), (), numeric=False)
         counts = count_labels(table, [name for name, column in surveys.items() if column.kind == "category"])
-        words = count_words(table, [n for n in counts if is_free_text(surveys[n], counts[n], MOST_CATEGORIES)])
+        words = count_words(table, [n for n in counts if is_free_text(surveys[n], counts[n], MAX_CATEGORIES)])
         columns, notes = [], []
         for name, column in surveys.items():
-            made, said = decide(
-                column, counts.get(name), words.get(name), MOST_CATEGORIES, forced=False, keep_constant=False
+            made, said = infer_encoding(
+                column, counts.get(name), words.get(name), MAX_CATEGORIES, forced=False, keep_constant=False
             )
             columns += [made] if made else []
             notes += said
