@@ -19,6 +19,7 @@ __all__ = [
     "Encoding",
     "Extra",
     "Foreign",
+    "Group",
     "Ignore",
     "Json",
     "Model",
@@ -27,7 +28,9 @@ __all__ = [
     "Overwrite",
     "Root",
     "Target",
+    "Time",
     "Unknown",
+    "Weight",
 ]
 
 
@@ -95,6 +98,14 @@ NaValues = Annotated[
     typer.Option("--na-values", metavar="VALUE", help="Stands for a missing value, such as -999; may be repeated."),
 ]
 DropMissingTarget = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", metavar="COLUMN", help="The patient, house, … of a row: held out in whole groups."),
+]
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="COLUMN", help="When a row was observed: the latest are held out.")
+]
+Weight = Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="How much a row counts.")]
 Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Columns that training did not have.")]
 Foreign = Annotated[
     Literal["error", "clip", "keep"],

@@ -18,12 +18,15 @@ from bedl.cli.options import (
     Decimal,
     DropMissingTarget,
     Encoding,
+    Group,
     Ignore,
     Json,
     NaValues,
     Overwrite,
     Root,
     Target,
+    Time,
+    Weight,
 )
 from bedl.cli.stopping import Stopped, exit_code
 
@@ -59,8 +62,8 @@ def fit(
         str, typer.Option("--task", callback=_task, help="What the target is: auto, regression, classification, …")
     ] = "auto",
     likelihood: Annotated[
-        Literal["normal", "count"] | None,
-        typer.Option("--likelihood", help="Of a target of numbers; count: whole numbers from 0 on."),
+        Literal["normal", "log-normal", "logit-normal", "count"] | None,
+        typer.Option("--likelihood", help="Of a target of numbers.", show_default="what fits best"),
     ] = None,
     method: Annotated[
         str, typer.Option("--method", metavar="NAME", help="What is trained; 'bedl methods' lists the names.")
@@ -71,6 +74,9 @@ def fit(
     date_order: DateOrder = "auto",
     na_values: NaValues = None,
     drop_missing_target: DropMissingTarget = False,
+    group: Group = None,
+    time_column: Time = None,
+    weight: Weight = None,
     holdout: Annotated[
         float,
         typer.Option("--holdout", callback=_holdout, help="Share of the rows kept aside and scored at the end."),
@@ -120,7 +126,7 @@ def fit(
     options: dict[str, Any] = {
         "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
         "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal, "date_order": date_order,
-        "na_values": na_values or (),
+        "na_values": na_values or (), "group": group, "time": time_column, "weight": weight,
         "drop_missing_target": drop_missing_target, "holdout": holdout, "epochs": epochs,
         "ensemble": ensemble, "hidden": layers, "class_weight": class_weight, "seed": seed,
     }  # fmt: skip

@@ -118,6 +118,8 @@ class Regression(Task):
         "epistemic": Output("target²"), "data": Output("target²", optional=True),
         "distributional": Output("target²", optional=True), "model": Output("target²", optional=True),
         "spread": Output("target", optional=True),  # what intervals are counted in, where rows held out say how many
+        "linked_centre": Output("linked target", optional=True),  # the same of positive and of bounded targets
+        "linked_spread": Output("linked target", optional=True),
     })  # fmt: skip
     column = "number"
     missing = float("nan")
