@@ -42,9 +42,11 @@ def work(cell: Cell) -> dict[str, float]:
         return _bedl(cell, X_train, y[train], X_test, y[test], classes)
     from bedl.data import open_table
     from bedl.data.encode import FeatureEncoder
+    from bedl.data.unknown import UnknownValues
 
     encoder = FeatureEncoder.fit(open_table(X_train))
-    numbers = [encoder(open_table(part), unseen="ignore").astype(np.float64) for part in (X_train, X_test)]
+    parts = [encoder(open_table(part), UnknownValues()) for part in (X_train, X_test)]
+    numbers = [encoder.possible_rows(part, 1)[0].astype(np.float64) for part in parts]
     baseline = (CLASS_BASELINES if classes else TARGET_BASELINES)[cell["method"]]
     return baseline(numbers[0], y[train], numbers[1], y[test])
 
@@ -53,7 +55,7 @@ def _bedl(cell: Cell, x: Any, y: np.ndarray, x_test: Any, y_test: np.ndarray, cl
     from bedl import BEDLClassifier, BEDLRegressor
 
     kind: Any = BEDLClassifier if classes else BEDLRegressor
-    model = kind(random_state=cell["split"], unseen="ignore", method=cell["method"]).fit(x, y)
+    model = kind(random_state=cell["split"], handle_unknown="ignore", method=cell["method"]).fit(x, y)
     shares = getattr(model.method_, "shares", [])
     linear = {"linear_share": shares[-1]} if shares else {}
     if not classes:

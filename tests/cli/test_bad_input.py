@@ -74,7 +74,11 @@ def test_an_all_missing_column_among_others_is_left_out_and_said(tmp_path):
 LINES = HOUSES.splitlines()
 # name: (table, further words, message, words that make it work or None)
 ROWS: dict[str, tuple[list[str], str, list[str] | None]] = {
-    "an unseen category": ([LINES[0], "50,violet,2021-01-01,3,a,1"], "--unseen ignore", ["--unseen", "ignore"]),
+    "an unseen category": (
+        [LINES[0], "50,violet,2021-01-01,3,a,1"],
+        "--handle-unknown warn",
+        ["--handle-unknown", "ignore"],
+    ),
     "a missing column": (["area,colour,sold", "50,red,2021-01-01"], "lacks 'age'", None),
     "an extra column": ([LINES[0] + ",new", LINES[1] + ",1"], "--extra ignore", ["--extra", "ignore"]),
     "text for a number": ([LINES[0], "many,red,2021-01-01,3,a,1"], "a number is expected", None),
@@ -92,9 +96,9 @@ def test_predict_refuses(tmp_path, request, kind, case):
     lines, expected, remedy = ROWS[case]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     words = ["predict", model, tmp_path / "t.csv", "--out", tmp_path / "p.csv"]
-    assert expected in refused(tmp_path, *words)
+    assert expected in refused(tmp_path, *words, "--handle-unknown", "error")
     assert os.listdir(tmp_path) == ["t.csv"]
-    if remedy:
+    if remedy is not None:
         run(*words, *remedy, ok=True)
         assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
 
@@ -102,8 +106,8 @@ def test_predict_refuses(tmp_path, request, kind, case):
 def test_an_error_in_a_later_batch_leaves_no_file(tmp_path, houses, monkeypatch):
     monkeypatch.setattr("bedl.estimators.tabular.predict.NUMBERS", 100)
     (tmp_path / "t.csv").write_text("\n".join([*LINES, "50,violet,2021-01-01,3,a,1"]) + "\n")
-    message = refused(tmp_path, "predict", houses, tmp_path / "t.csv", "--out", tmp_path / "p.csv")
-    assert "row 121" in message
+    words = ["predict", houses, tmp_path / "t.csv", "--out", tmp_path / "p.csv"]
+    assert "row 121" in refused(tmp_path, *words, "--handle-unknown", "error")
 
 
 def edited(folder, **changes):

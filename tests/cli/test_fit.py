@@ -138,7 +138,7 @@ def test_rows_held_out_are_not_trained_on(tmp_path):
     x, y = np.arange(200, dtype=np.float32).reshape(100, 2), np.arange(100) % 3
     np.save(tmp_path / "features.npy", x)
     np.save(tmp_path / "targets.npy", y)
-    split(x, y, 0.2, 0, True, tmp_path)
+    split(x, y, 0.2, 0, True, tmp_path, {})
     kept, held = np.load(tmp_path / "features.npy"), np.load(tmp_path / "held_features.npy")
     assert len(held) == 20
     assert sorted(np.concatenate([kept, held])[:, 0]) == sorted(x[:, 0])

@@ -96,13 +96,23 @@ def test_scores_for_people(houses, shelf, monkeypatch):
 
 def test_a_page_with_examples_and_escaped_text(houses, tmp_path):
     (tmp_path / "t.csv").write_text(HOUSES.replace("red", "<script>alert(1)</script>"))
-    words = ["--unseen", "ignore", "--out", tmp_path / "page.html"]
+    words = ["--handle-unknown", "ignore", "--out", tmp_path / "page.html"]
     run("report", houses, tmp_path / "t.csv", *words, ok=True)
     page = (tmp_path / "page.html").read_text()
     assert "Most uncertain" in page
     assert "colour" in page
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
+
+
+@pytest.mark.parametrize("kind", ["houses", "houses_onnx"])
+def test_unseen_categories_are_counted_and_scored(request, tmp_path, kind):
+    (tmp_path / "t.csv").write_text(HOUSES.replace("red", "violet"))
+    with pytest.warns(UserWarning, match="'colour': .* rows hold values that training did not see.*'violet'"):
+        found = run("evaluate", request.getfixturevalue(kind), tmp_path / "t.csv", "--json", ok=True)
+    assert json.loads(found.stdout)["rows"] == len(HOUSES.splitlines()) - 1
+    refused = run("evaluate", request.getfixturevalue(kind), tmp_path / "t.csv", "--handle-unknown", "error", ok=False)
+    assert "training saw no 'violet'" in refused.stderr
 
 
 def test_the_rows_of_the_fit_are_called_so(houses, shelf, tmp_path):

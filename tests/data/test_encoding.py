@@ -151,8 +151,8 @@ def test_texts_of_one_row_each_say_nothing_about_where_a_row_stands(tmp_path):
     assert any("'nearly' has another text in most rows" in note for note in encoder.notes)
 
 
-@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d.%m.%Y", "%d/%m/%Y %H:%M", "%d-%m-%y"])
-def test_dates_in_another_order_are_said_to_be_such(tmp_path, form):
+@pytest.mark.parametrize("form", ["%d-%m-%y", "%y/%m/%d %H:%M"])
+def test_dates_with_two_digits_of_a_year_are_said_to_be_such(tmp_path, form):
     days = pd.date_range("2020-01-01", periods=300)
     for values in (days.strftime(form), days[np.arange(300) % 7].strftime(form)):
         frame = pd.DataFrame({"day": values, "x": np.arange(300) / 7, "y": np.arange(300)})

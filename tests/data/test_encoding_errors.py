@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from bedl.data import DataError, TableEncoder, encoded_batches, open_table
+from bedl.data.unknown import UnknownValues
 
 
 def table_of(path, text: str):
@@ -33,7 +34,7 @@ FIT_ERRORS = {
         r"column 'x', row 3: the value is 1e\+39, beyond the range of float32",
     ),
     "infinite target": ("x,y\n1,2\n2,-inf\n3,4\n", {"task": "regression"}, "column 'y', row 2: the value is infinite"),
-    "mixed": ("x,y\n" + "1.5,2\n" * 20 + "?,3\n", {}, r"'x' holds numbers but .* row 21: '\?'.*--categorical x"),
+    "mixed": ("x,y\n" + "1.5,2\n" * 20 + "big,3\n", {}, r"'x' holds numbers but .* row 21: 'big'.*--categorical x"),
     "mixed dates": ("x,y\n" + "2024-01-02,2\n" * 20 + "soon,3\n", {}, "'x' holds dates but .* row 21: 'soon'"),
     "impossible date": ("x,y\n2024-01-02,2\n2024-02-31,3\n", {}, "'x' holds dates but .* row 2: '2024-02-31'"),
     "nothing left": ("x,y\n,1\n,2\n", {}, "no column left.*'x' has no values"),
@@ -44,7 +45,7 @@ FIT_ERRORS = {
     "text in regression": ("x,y\n1,2\n2,b\n", {"task": "regression"}, "no number in row 2: 'b'.*--task classification"),
     "booleans in regression": ("x,y\n1,true\n2,false\n", {"task": "regression"}, "no number in row 1: 'true'"),
     "date target": ("x,y\n1,2024-01-02\n2,2024-01-05\n", {}, "is a date.*days since"),
-    "mixed target": ("x,y\n" + "1,2.5\n" * 20 + "2,?\n", {}, r"'y' mixes numbers with text.* row 21: '\?'"),
+    "mixed target": ("x,y\n" + "1,2.5\n" * 20 + "2,big\n", {}, r"'y' mixes numbers with text.* row 21: 'big'"),
     "many classes": ("x,y\n" + "".join(f"1,c{i}\n2,c{i}\n" for i in range(1001)), {}, "more than 1000 classes"),
     "many numeric classes": (
         "x,y\n" + "".join(f"1,{i}\n2,{i}\n" for i in range(1001)),
@@ -108,9 +109,12 @@ def batch(**changes):
 
 
 PREDICT_ERRORS = {
-    "unseen category": (batch(town=["c"]), "'town', row 11: training saw no 'c' there, only 'a', 'b'.*--unseen ignore"),
+    "unseen category": (
+        batch(town=["c"]),
+        "'town', row 11: training saw no 'c' there, only 'a', 'b'.*--handle-unknown warn",
+    ),
     "missing category": (batch(town=pa.array([None], pa.string())), "'town', row 11: the value is missing"),
-    "missing number": (batch(x=pa.array([None], pa.string())), "'x', row 11: the value is missing.*--unseen ignore"),
+    "missing number": (batch(x=pa.array([None], pa.string())), "'x', row 11: the value is missing.*--handle-unknown"),
     "text in numbers": (batch(x=["big"]), "'x', row 11: 'big' where a number is expected"),
     "dates in numbers": (batch(x=pa.array([0], pa.timestamp("s"))), "'x', row 11: .*timestamp.* where a number"),
     "no date": (batch(when=["yesterday"]), "'when', row 11: 'yesterday' where a date"),
@@ -133,12 +137,21 @@ def test_missing_columns(encoder):
 
 
 def test_what_may_be_ignored(encoder):
-    x = encoder.features(batch(town=["c"], x=pa.array([None], pa.string())), unseen="ignore")
-    assert x[0, 0] == 4  # the mean
-    assert x[0, 1:3].tolist() == [0, 0]
+    unknown = UnknownValues()
+    x = encoder.features(batch(town=["c"], x=pa.array([None], pa.string())), unknown, first_row=4)
+    assert np.isnan(x[0, :3]).all()  # the number, and both towns
+    assert np.isfinite(x[0, 3:]).all()
+    assert unknown.notes() == [
+        "column 'x': 1 row holds a value that training did not see, first in row 5: 'no value'",
+        "column 'town': 1 row holds a value that training did not see, first in row 5: 'c'",
+    ]
+    possible = encoder.possible_rows(x)[:, 0]
+    assert np.isfinite(possible).all()
+    assert (possible[:, 1:3].sum(1) == 1).all()
+    np.testing.assert_array_equal(possible[:, 3:], np.tile(x[0, 3:], (len(possible), 1)))
     np.testing.assert_array_equal(encoder.features(batch(new=["1"]), extra="ignore"), encoder.features(batch()))
     with pytest.raises(DataError, match="'error' or 'ignore'"):
-        encoder.features(batch(), unseen="whatever")
+        encoder.features(batch(), extra="whatever")
 
 
 def test_the_target_may_be_absent_until_it_is_needed(encoder):
@@ -150,7 +163,7 @@ def test_the_target_may_be_absent_until_it_is_needed(encoder):
 
 def test_descriptions_from_elsewhere(encoder):
     fields = encoder.to_dict()
-    with pytest.raises(DataError, match=r"newer bedl .format 99; this one reads up to 2.*pip install --upgrade"):
+    with pytest.raises(DataError, match=r"newer bedl .format 99; this one reads up to 3.*pip install --upgrade"):
         TableEncoder.from_dict({**fields, "version": 99})
     with pytest.raises(DataError, match="no description of a table encoder"):
         TableEncoder.from_dict({"version": 1})

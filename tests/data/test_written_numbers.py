@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
+from sklearn.feature_extraction.text import TfidfTransformer
 
-from bedl.data import DataError, TableEncoder, encoded_batches, open_table, parsing
+from bedl.data import DataError, TableEncoder, encoded_batches, open_table, written
 from bedl.data.profile import identifies
 
 ROWS = 40
@@ -90,8 +93,8 @@ def test_a_decimal_comma_that_was_asked_for_holds_for_every_column(tmp_path):
 
 
 def test_words_stay_words():
-    for texts in (["red", "1,5"], ["1,23,4"], ["1.5.2"], ["01.02.2020"], ["$"], ["1,5 kg"], ["1,2345.6"], ["--1"]):
-        assert parsing.styles_of(pa.array(texts)) == set(), texts
+    for texts in (["red", "1,5"], ["1,23,4"], ["1.5.2"], ["01.02.2020"], ["$"], ["1,2345.6"], ["--1"], ["10-20"]):
+        assert written.number_styles(pa.array(texts)) == set(), texts
 
 
 @pytest.mark.parametrize("label", [lambda i: f"name {i}", lambda i: f"#{i - i % 8 // 3}"])
@@ -103,18 +106,129 @@ def test_nearly_as_many_classes_as_rows_stop_and_ask(tmp_path, label):
 
 
 @pytest.mark.parametrize(
-    ("label", "unit"),
+    ("label", "value"),
     [
-        (lambda i: f"{i % 300 + 0.5}k", "'k'"), (lambda i: f"${i % 150}.5m" if i % 9 else "3k", "'m'"),
-        (lambda i: f"{100 + i % 90} sq ft", "'sq ft'"),
+        (lambda i: f"{i % 300 + 0.5}k", lambda i: 1e3 * (i % 300 + 0.5)),
+        (lambda i: f"${i % 150}.5M" if i % 9 else "3k", lambda i: 1e6 * (i % 150 + 0.5) if i % 9 else 3e3),
+        (lambda i: f"{100 + i % 90} sq ft", lambda i: 100 + i % 90),
+        (lambda i: f"{i / 4:.2f} %", lambda i: i / 4),
+        (lambda i: f"-{i / 2} m²" if i % 7 else "?", lambda i: -i / 2 if i % 7 else None),
+        (lambda i: f"{i + 1} bedroom{'s' * (i > 0)}", lambda i: i + 1),
+        (lambda i: f"1.{i:03d},5 kg", lambda i: 1000.5 + i),
     ],
-)  # fmt: skip
-def test_numbers_with_a_suffix_stop_and_ask(tmp_path, label, unit):
-    y = [label(i) for i in range(400)]
-    path = table(tmp_path, x=range(400), y=y)
-    with pytest.raises(DataError, match=rf"numbers with {unit} behind them.*plain numbers.*--task classification"):
+)
+@pytest.mark.parametrize("role", ["target", "feature"])
+def test_numbers_with_units_and_suffixes(tmp_path, label, value, role):
+    rows = [i for i in range(400) if role == "feature" or value(i) is not None]
+    texts, values = [label(i) for i in rows], [value(i) for i in rows]
+    columns = {"x": rows, "y": texts} if role == "target" else {"x": texts, "y": rows}
+    path = table(tmp_path, **columns)
+    encoder = TableEncoder.fit(open_table(path), "y", "auto" if role == "target" else "regression")
+    assert encoder.task == "regression"
+    encoder = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    ((x, y),) = encoded_batches(open_table(path), encoder)
+    if role == "target":
+        np.testing.assert_allclose(y, values, rtol=1e-6)
+        return
+    known = np.array([v is not None for v in values])
+    np.testing.assert_allclose(x[known, 0], [v for v in values if v is not None], rtol=1e-5)
+    assert encoder.feature_names == (["x"] if known.all() else ["x", "x_missing"])
+    if not known.all():
+        np.testing.assert_array_equal(x[:, 1], ~known)
+
+
+def test_another_unit_in_a_later_row_is_an_error(tmp_path):
+    encoder = TableEncoder.fit(open_table(table(tmp_path, x=[f"{i} kg" for i in range(40)], y=X)), "y")
+    with pytest.raises(DataError, match="'x', row 1: '3 lb' where a number is expected"):
+        encoder.features(pa.RecordBatch.from_pydict({"x": ["3 lb"]}))
+
+
+FORMS = [
+    "%m/%d/%Y",
+    "%d.%m.%Y",
+    "%d/%m/%Y %H:%M",
+    "%d %b %Y",
+    "%B %d, %Y",
+    "%b %d, %Y %I:%M %p",
+    "%Y/%m/%d",
+    "%d-%b-%Y",
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_in_the_usual_forms(tmp_path, form):
+    days = pandas.date_range("2020-01-20 13:30", periods=100, freq="37h")
+    path = table(tmp_path, x=[*days.strftime(form)[:-1].str.replace(",", ""), "?"], y=range(100))
+    encoder = TableEncoder.fit(open_table(path), "y", "regression")
+    assert encoder.feature_names[0] == "x_days"
+    encoder = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    ((x, _),) = encoded_batches(open_table(path), encoder)
+    told = pandas.to_datetime(days.strftime(form), format=form)[:-1]
+    expected = (told - told[0]) / pandas.Timedelta(days=1)
+    np.testing.assert_allclose(x[:-1, 0] - x[0, 0], expected, atol=1e-4)
+    assert x[-1, -1] == 1  # the question mark
+
+
+def test_the_order_of_day_and_month_is_asked_for_where_both_fit(tmp_path):
+    texts = [f"{1 + i % 12:02d}/{1 + i % 11:02d}/2023" for i in range(ROWS)]
+    path = table(tmp_path, x=texts, y=X)
+    with pytest.raises(DataError, match=r"'01/01/2023' .row 1.: does the day or the month.*--date-order dmy"):
         TableEncoder.fit(open_table(path), "y")
-    assert len(TableEncoder.fit(open_table(path), "y", "classification").classes) == len(set(y))
+    for order, expected in (("dmy", 1 + 31), ("mdy", 31 + 1)):
+        encoder = TableEncoder.fit(open_table(path), "y", date_order=order)
+        ((x, _),) = encoded_batches(open_table(path), encoder)
+        assert x[1, 0] - x[0, 0] == expected
+    dots = table(tmp_path, x=[text.replace("/", ".") for text in texts], y=X)
+    assert "written as 31/12/2023" in TableEncoder.fit(open_table(dots), "y").notes[0]
+    with pytest.raises(DataError, match="'dmy' or 'mdy'"):
+        TableEncoder.fit(open_table(path), "y", date_order="ymd")
+
+
+def test_no_such_day_is_an_error(tmp_path):
+    path = table(tmp_path, x=[f"{1 + i % 28}.02.2023" for i in range(ROWS)], y=X)
+    encoder = TableEncoder.fit(open_table(path), "y")
+    with pytest.raises(DataError, match=r"row 1: '30.02.2023' where a date"):
+        encoder.features(pa.RecordBatch.from_pydict({"x": ["30.02.2023"]}))
+
+
+@pytest.mark.parametrize("marker", written.MARKERS)
+def test_markers_of_missing_numbers(tmp_path, marker):
+    path = table(tmp_path, x=[marker, *X[1:]], y=[*TRUE[:-1], marker.upper()], c=["+", "-"] * (ROWS // 2))
+    encoder = TableEncoder.fit(open_table(path), "y", drop_missing_target=True)
+    assert encoder.feature_names == ["x", "x_missing", "c=+", "c=-"]  # among labels a mark is a label
+    ((x, y),) = encoded_batches(open_table(path), encoder)
+    np.testing.assert_array_equal(x[:, 1], [1, *[0] * (ROWS - 2)])
+    np.testing.assert_allclose(y, TRUE[:-1])
+
+
+def test_a_probable_marker_is_asked_about_and_a_named_one_is_missing(tmp_path):
+    x, y = [-999, -999, *X[2:]], [*TRUE[:-1], "lost"]
+    path = table(tmp_path, x=x, y=y)
+    encoder = TableEncoder.fit(open_table(path), "y", drop_missing_target=True, na_values=["lost"])
+    assert any(
+        "'x' is -999 in 2 rows, far from all other values" in n and "--na-values -999" in n for n in encoder.notes
+    )
+    encoder = TableEncoder.fit(open_table(path), "y", drop_missing_target=True, na_values=["lost", -999])
+    encoder = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    ((x, y),) = encoded_batches(open_table(path), encoder)
+    np.testing.assert_array_equal(x[:, 1], [1, 1, *[0] * (ROWS - 3)])
+    assert not any("-999" in note for note in TableEncoder.fit(open_table(table(tmp_path, x=X, y=TRUE)), "y").notes)
+
+
+def test_free_text_is_hashed_tf_idf(tmp_path):
+    words = "quiet sunny garden cellar view small large old modern balcony".split()
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 6)) + f" no {i}" for i in range(300)]
+    path = table(tmp_path, t=texts, y=[float("garden" in text) + i / 1e4 for i, text in enumerate(texts)])
+    encoder = TableEncoder.fit(open_table(path), "y", "regression")
+    assert any("'t' holds free text" in note for note in encoder.notes)
+    encoder = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    x = np.concatenate([x for x, _ in encoded_batches(open_table(path), encoder, rows=64)])
+    counts = np.zeros((300, 64))
+    for row, text in enumerate(texts):
+        for word in text.split()[:-1]:
+            counts[row, crc32(word.encode()) % 64] += 1
+    np.testing.assert_allclose(x, TfidfTransformer().fit_transform(counts).toarray(), rtol=1e-4, atol=1e-6)
 
 
 def test_sizes_of_a_few_names_are_classes(tmp_path):

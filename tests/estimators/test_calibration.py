@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from scipy import stats
 from sklearn.metrics import log_loss
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
 from bedl.estimators.calibration import MAX_SCORES, OUTLIER_SHARE, fitted_temperatures, held_out_scores
+from bedl.evaluation.tasks import held_out_factors
 from bedl.heads.predictive import CategoricalPredictive
 
 QUICK: dict[str, Any] = {"method": "bedl", "epochs": 20, "random_state": 0, "device": "cpu", "early_stopping": False}
@@ -66,14 +68,45 @@ def test_too_few_rows_are_refused() -> None:
 
 
 def test_fewer_scores_are_kept_and_never_promise_less() -> None:
-    y = np.random.default_rng(0).normal(size=(25_000, 1))
-    scores, mass = held_out_scores(np.zeros_like(y), np.ones_like(y), y)
+    z = np.random.default_rng(0).gamma(2.0, size=(25_000, 1)) - 2
+    scores, mass = held_out_scores(z)
     assert len(scores) <= MAX_SCORES
-    assert mass[-1] == 25_000
-    for coverage, most in ((0.3, 1.02), (0.9, 1.02), (0.999, 1.2)):
-        exact = np.sort(np.abs(y[:, 0]))[int(np.ceil(coverage * 25_001)) - 1]
-        kept = scores[int(np.sum(np.array(mass) < coverage * 25_001))][0]
-        assert exact <= kept <= exact * most
+    assert mass[-1] == [25_000]
+    in_order = np.sort(z[:, 0])
+    for coverage in (0.3, 0.9, 0.99):
+        tail = (1 - coverage) / 2 * 25_001
+        exact = -in_order[int(np.floor(tail)) - 1], in_order[int(np.ceil(25_001 - tail)) - 1]
+        kept = held_out_factors(scores, mass, coverage)
+        for least, found in zip(exact, kept, strict=True):
+            assert least <= found[0] <= least + 0.02 * np.ptp(in_order)
+
+
+@pytest.mark.parametrize(("n", "coverage"), [(19, 0.9), (100, 0.9), (400, 0.5)])
+def test_each_tail_has_its_share_of_new_rows(n: int, coverage: float) -> None:
+    """On average over calibration sets, at least; with ties broken by none, by at most 1/(n + 1) more."""
+    rng, tail, found = np.random.default_rng(0), (1 - coverage) / 2, []
+    for _ in range(2000):
+        z = np.sort(rng.lognormal(size=(n, 1)), 0)
+        below, above = held_out_factors(z, np.arange(1.0, n + 1), coverage)
+        found.append([stats.lognorm(1).cdf(-below[0]), stats.lognorm(1).sf(above[0])])
+    shares = np.mean(found, 0)
+    error = 4 * np.sqrt(tail * (1 - tail) / n / 2000)
+    assert (shares <= tail + error).all()
+    assert (shares >= tail - 1 / (n + 1) - error).all()
+
+
+def test_few_rows_say_how_far_in_both_directions() -> None:
+    z = np.array([[-3.0], [-1.0], *[[0.1 * i] for i in range(8)]])  # ten rows: no tail of 5 % can be told
+    below, above = held_out_factors(z, np.arange(1.0, 11.0), 0.9)
+    assert (below, above) == (3, 3)
+    assert np.isinf(held_out_factors(z[:5], np.arange(1.0, 6.0), 0.9)).all()
+
+
+def test_weights_are_those_of_rows_that_are_there_more_often() -> None:
+    z = np.random.default_rng(0).normal(size=(60, 2))
+    twice = held_out_scores(np.repeat(z, 2, 0))
+    weighted = held_out_scores(z, np.full(60, 2.0))
+    np.testing.assert_allclose(held_out_factors(*twice, 0.8), held_out_factors(*weighted, 0.8))
 
 
 @pytest.mark.parametrize("doubt", [0.0, 4.0, 400.0])

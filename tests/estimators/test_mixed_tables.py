@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +63,48 @@ def test_saved_with_its_encoder(model: BEDLRegressor, tmp_path: Path) -> None:
 
 def test_what_training_did_not_see_is_said(model: BEDLRegressor) -> None:
     frame, _ = mixed(20)
+    strict = copy.copy(model).set_params(handle_unknown="error")
     with pytest.raises(DataError, match="training saw no 'pink'"):
-        model.predict(frame.assign(colour="pink"))
+        strict.predict(frame.assign(colour="pink"))
     with pytest.raises(DataError, match="the value is missing"):
-        model.predict(frame.assign(size=np.nan))
+        strict.predict(frame.assign(size=np.nan))
+    with pytest.raises(ValueError, match="handle_unknown is 'warn' or 'ignore' or 'error'"):
+        BEDLRegressor(**QUICK, handle_unknown="guess").fit(*mixed())
 
 
-def test_or_ignored_when_asked() -> None:
+def test_an_unknown_value_is_missing_evidence(model: BEDLRegressor) -> None:
+    """The mean over the colours, as frequent as in training, and their variance as distributional uncertainty."""
+    frame, _ = mixed(60, seed=3)
+    changed = frame.copy()
+    changed.loc[[4, 9], "colour"] = "pink"
+    with pytest.warns(UserWarning, match="'colour': 2 rows hold values .* first in row 5: 'pink'"):
+        found = model.uncertainty(changed)
+    before = model.uncertainty(frame)
+    same = ~frame.index.isin([4, 9])
+    np.testing.assert_allclose(found[same], before[same], rtol=1e-5)
+    colours = ["red", "green", "blue"]
+    means = np.stack([model.predict(frame.assign(colour=colour)) for colour in colours])[:, [4, 9]]
+    shares = mixed()[0]["colour"].value_counts(normalize=True)[colours].to_numpy()[:, None]
+    mean = (shares * means).sum(0)
+    with pytest.warns(UserWarning, match="pink"):
+        np.testing.assert_allclose(model.predict(changed)[[4, 9]], mean, atol=0.1)
+    between = (shares * (means - mean) ** 2).sum(0)
+    risen = found["distributional"] - before["distributional"]
+    np.testing.assert_allclose(risen[[4, 9]], between, rtol=0.15)
+    assert (between > 0.3).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy.copy(model).set_params(handle_unknown="ignore").predict(changed)
+
+
+def test_an_unknown_value_spreads_classes(tmp_path: Path) -> None:
     frame, y = mixed()
-    model = BEDLRegressor(**{**QUICK, "epochs": 2}, unseen="ignore").fit(frame, y)
-    assert np.isfinite(model.predict(frame.assign(colour="pink", size=np.nan))).all()
-    with pytest.raises(ValueError, match="unseen is 'error' or 'ignore'"):
-        BEDLRegressor(**QUICK, unseen="guess").fit(frame, y)
+    model = BEDLClassifier(**QUICK).fit(frame, y > 1)
+    with pytest.warns(UserWarning, match="pink"):
+        pink = model.uncertainty(frame.assign(colour="pink"))
+    known = model.uncertainty(frame)
+    assert pink["distributional"].mean() > 2 * known["distributional"].mean()
+    np.testing.assert_allclose(pink["total"], pink["data"] + pink["distributional"] + pink["model"], rtol=1e-4)
 
 
 def test_arrays_and_other_frames_and_classes() -> None:

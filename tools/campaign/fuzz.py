@@ -51,6 +51,7 @@ def _options(random: Random, table: Made) -> list[str]:
     words = ["--epochs=1", "--method=bedl", "--hidden=3", f"--seed={random.randrange(3)}", "--device=cpu"]
     unsure = {
         "--task": ["classification", "regression", "count", "multilabel"], "--decimal": [".", ","], "--ensemble": ["2"],
+        "--date-order": ["dmy", "mdy"], "--na-values": ["?", "-999"],
         "--holdout": ["0", "0.5", "0.99", "0.1"], "--ignore": table.names, "--categorical": table.names,
         "--likelihood": ["normal", "count"], "--target": table.names,
     }  # fmt: skip
@@ -91,7 +92,7 @@ def _used(random: Random, model: Path, path: Path, rows: int | None, before: set
     """A fitted model asked for predictions, scores and a page."""
     folder = model.parent
     more = [f"{option}={random.choice(values)}" for option, values in {
-        "--unseen": ["ignore"], "--extra": ["ignore"], "--on-foreign-values": ["clip", "keep"],
+        "--handle-unknown": ["warn", "ignore", "error"], "--extra": ["ignore"], "--on-foreign-values": ["clip", "keep"],
         "--coverage": ["0.5", "0.99"],
     }.items() if random.random() < 0.3]  # fmt: skip
     out = folder / f"o{random.choice(['.csv', '.csv', '.tsv', '.jsonl', '.parquet'])}"

@@ -291,6 +291,7 @@ def fit_command(data: str, place: Path, options: dict[str, Any]) -> str:
         "ensemble": 1,
         "seed": 0,
         "decimal": "auto",
+        "date_order": "auto",
     }
     words = ["bedl", "fit", data, "--out", str(place)]
     for name, value in options.items():

@@ -9,18 +9,28 @@ import typer
 
 __all__ = [
     "DEBUG",
+    "Categorical",
     "Coverage",
     "Data",
+    "DateOrder",
     "Debug",
+    "Decimal",
+    "DropMissingTarget",
     "Encoding",
     "Extra",
     "Foreign",
+    "Group",
+    "Ignore",
     "Json",
     "Model",
+    "NaValues",
     "Ood",
     "Overwrite",
     "Root",
-    "Unseen",
+    "Target",
+    "Time",
+    "Unknown",
+    "Weight",
 ]
 
 
@@ -54,10 +64,48 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 Coverage = Annotated[
     float, typer.Option("--coverage", min=0.01, max=0.999, help="Share of the targets that intervals are to hold.")
 ]
-Unseen = Annotated[
-    Literal["error", "ignore"],
-    typer.Option("--unseen", help="Categories, or missing values, in columns where training had none."),
+Unknown = Annotated[
+    Literal["warn", "ignore", "error"],
+    typer.Option("--handle-unknown", help="Categories, or missing values, that training did not see."),
 ]
+Target = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="COLUMN",
+        show_default=False,
+        help="The column to predict; several columns of 0 and 1, or yes and no, with commas or repeated.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option("--categorical", metavar="COLUMN", help="Numbers that are labels; may be repeated."),
+]
+Decimal = Annotated[
+    Literal["auto", ".", ","],
+    typer.Option("--decimal", help="The mark before decimals; auto finds out, and asks where it cannot."),
+]
+DateOrder = Annotated[
+    Literal["auto", "dmy", "mdy"],
+    typer.Option("--date-order", help="Whether day or month comes first; auto finds out, and asks where it cannot."),
+]
+NaValues = Annotated[
+    list[str] | None,
+    typer.Option("--na-values", metavar="VALUE", help="Stands for a missing value, such as -999; may be repeated."),
+]
+DropMissingTarget = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", metavar="COLUMN", help="The patient, house, … of a row: held out in whole groups."),
+]
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="COLUMN", help="When a row was observed: the latest are held out.")
+]
+Weight = Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="How much a row counts.")]
 Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Columns that training did not have.")]
 Foreign = Annotated[
     Literal["error", "clip", "keep"],

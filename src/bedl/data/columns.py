@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -14,6 +15,9 @@ import pyarrow.compute as pc
 
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
+from bedl.data.unknown import UnknownValues
+from bedl.data.words import bucket_counts
+from bedl.data.written import is_style
 
 __all__ = [
     "BooleanColumn",
@@ -21,6 +25,7 @@ __all__ = [
     "Column",
     "DateColumn",
     "NumberColumn",
+    "TextColumn",
     "Where",
     "check_types",
     "column_from_dict",
@@ -34,7 +39,7 @@ __all__ = [
 
 MAX_RANGES = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_IGNORE_UNSEEN = f"To go on without an error, ignore what was not seen in training ({option('unseen', 'ignore')})"
+_WITHOUT_ERROR = f"To predict such rows with more uncertainty: {option('handle_unknown', 'warn')}"
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,10 @@ class NumberColumn:
     mean: float
     has_missing: bool
     shift: float = 0.0
-    style: str = ""  # how texts are written, see `parsing.STYLES`
+    style: str = ""  # how texts are written, see `bedl.data.written`
     low: float | None = None  # the smallest and the largest value of training; models of earlier versions have none
     high: float | None = None
+    std: float | None = None
     kind: ClassVar[str] = "number"
     expected: ClassVar[str] = "a number"
 
@@ -104,15 +110,22 @@ class NumberColumn:
         return parsing.as_numbers(array, self.style)
 
     def encode(
-        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+        self, array: pa.Array, out: np.ndarray, where: Where, unknown: UnknownValues | None, foreign: str = "error"
     ) -> None:
         values = parsed(self.read, array, where, self.expected)
         if foreign != "keep" and self.low is not None and self.high is not None:
             values = _near(values, self.low, self.high, where, foreign)
-        missing = _checked_missing(values, self.has_missing, where, ignore_unseen)
-        out[:, 0] = np.where(missing, self.mean - self.shift, values - self.shift)
+        missing = np.isnan(values)
+        _check_missing(missing, self.has_missing, where, unknown)
+        usual = self.mean - self.shift if self.has_missing else np.nan
+        out[:, 0] = np.where(missing, usual, values - self.shift)
         if self.has_missing:
             out[:, 1] = missing
+
+    def typical(self, count: int) -> np.ndarray:
+        """Values at evenly spaced quantiles of a normal, no smaller or larger than those of training."""
+        values = self.mean + (self.std or 0.0) * _normal_quantiles(count)
+        return np.asarray(np.clip(values, self.low, self.high) - self.shift)[:, None]
 
 
 @dataclass(frozen=True)
@@ -125,6 +138,9 @@ class BooleanColumn(NumberColumn):
     def read(self, array: pa.Array) -> np.ndarray:
         return parsing.as_booleans(array)
 
+    def typical(self, count: int) -> np.ndarray:
+        return (_positions(count) > 1 - self.mean).astype(float)[:, None]
+
 
 @dataclass(frozen=True)
 class DateColumn:
@@ -133,6 +149,8 @@ class DateColumn:
     name: str
     mean: float  # days since 1970
     has_missing: bool
+    std: float | None = None
+    style: str = ""  # how texts are written, see `bedl.data.written`
     kind: ClassVar[str] = "date"
 
     @property
@@ -141,20 +159,29 @@ class DateColumn:
         return [f"{self.name}_{part}" for part in parts]
 
     def encode(
-        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+        self, array: pa.Array, out: np.ndarray, where: Where, unknown: UnknownValues | None, foreign: str = "error"
     ) -> None:
-        days = parsed(parsing.as_days, array, where, "a date (YYYY-MM-DD, or with a time after it)")
-        missing = _checked_missing(days, self.has_missing, where, ignore_unseen)
-        days = np.where(missing, self.mean, days)
+        expected = f"a date ({self.style or 'YYYY-MM-DD'}, or with a time after it)"
+        days = parsed(lambda column: parsing.as_days(column, self.style), array, where, expected)
+        missing = np.isnan(days)
+        _check_missing(missing, self.has_missing, where, unknown)
+        out[:, :5] = self._features(np.where(missing, self.mean, days))
+        # known to be missing: the middle of every circle
+        out[missing, :5] = 0 if self.has_missing else np.nan
+        if self.has_missing:
+            out[:, 5] = missing
+
+    def typical(self, count: int) -> np.ndarray:
+        """Days at evenly spaced quantiles of a normal."""
+        return self._features(self.mean + (self.std or 0.0) * _normal_quantiles(count))
+
+    def _features(self, days: np.ndarray) -> np.ndarray:
+        """shape: (n,) -> (n, 5)"""
         date = np.floor(days).astype("datetime64[D]")
         year = date.astype("datetime64[Y]")
         yearday = (date - year.astype("datetime64[D]")).astype(float)
         angles = 2 * np.pi * np.stack([np.floor(days) % 7 / 7, yearday / 365.25])
-        out[:, 0] = days - self.mean
-        out[:, 1:5] = np.stack([np.sin(angles), np.cos(angles)], 1).reshape(4, -1).T
-        out[missing, :5] = 0  # the middle of every circle
-        if self.has_missing:
-            out[:, 5] = missing
+        return np.column_stack([days - self.mean, np.stack([np.sin(angles), np.cos(angles)], 1).reshape(4, -1).T])
 
 
 @dataclass(frozen=True)
@@ -165,6 +192,7 @@ class CategoryColumn:
     categories: list[str]
     has_other: bool
     has_missing: bool
+    counts: list[int] | None = None  # rows of training with each feature; models of earlier versions have none
     kind: ClassVar[str] = "category"
 
     @property
@@ -173,35 +201,80 @@ class CategoryColumn:
         return names + [f"{self.name}_other"] * self.has_other + [f"{self.name}_missing"] * self.has_missing
 
     def encode(
-        self, array: pa.Array, out: np.ndarray, where: Where, ignore_unseen: bool, foreign: str = "error"
+        self, array: pa.Array, out: np.ndarray, where: Where, unknown: UnknownValues | None, foreign: str = "error"
     ) -> None:
         labels = labels_of(array, where)
         missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False))
-        _check_missing(missing, self.has_missing, where, ignore_unseen)
+        _check_missing(missing, self.has_missing, where, unknown)
         found = pc.index_in(labels, value_set=pa.array(self.categories, pa.string()))
         codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         unseen = (codes < 0) & ~missing
         if self.has_other:
             codes[unseen] = len(self.categories)
-        elif unseen.any() and not ignore_unseen:
+        elif unseen.any():
             new = pc.unique(labels.filter(pa.array(unseen))).to_pylist()
-            raise DataError(
-                f"{where.row(int(unseen.argmax()))}: training saw no {listed(new)} there, only "
-                f"{listed(self.categories)}. Correct it, or train again with such rows. {_IGNORE_UNSEEN}"
-            )
+            if unknown is None:
+                raise DataError(
+                    f"{where.row(int(unseen.argmax()))}: training saw no {listed(new)} there, only "
+                    f"{listed(self.categories)}. Correct it, or train again with such rows. {_WITHOUT_ERROR}"
+                )
+            unknown.add(where.name, unseen, where.first_row, new)
         if self.has_missing:
             codes[missing] = len(self.categories) + self.has_other
         out[:] = 0
         rows = np.flatnonzero(codes >= 0)
         out[rows, codes[rows]] = 1
+        out[codes < 0] = np.nan
+
+    def typical(self, count: int) -> np.ndarray:
+        """Each feature as often as in training."""
+        counts = np.asarray(self.counts or np.ones(len(self.features)), dtype=float)
+        return np.eye(len(counts))[np.searchsorted(counts.cumsum() / counts.sum(), _positions(count))]
 
 
-Column = NumberColumn | BooleanColumn | DateColumn | CategoryColumn
+@dataclass(frozen=True)
+class TextColumn:
+    """Free text as hashed TF-IDF: words that share a bucket share a feature; rows have length 1.
+
+    A bucket's value is its count of words times `idf`. Texts without a word are 0.
+    """
+
+    name: str
+    idf: list[float]
+    has_missing: bool
+    kind: ClassVar[str] = "text"
+
+    @property
+    def features(self) -> list[str]:
+        return [f"{self.name}_words_{i}" for i in range(len(self.idf))] + [f"{self.name}_missing"] * self.has_missing
+
+    def encode(
+        self, array: pa.Array, out: np.ndarray, where: Where, unknown: UnknownValues | None, foreign: str = "error"
+    ) -> None:
+        texts = labels_of(array, where)
+        missing = np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
+        _check_missing(missing, self.has_missing, where, unknown)
+        values = bucket_counts(texts, len(self.idf)) * np.asarray(self.idf, dtype=np.float32)
+        size = np.linalg.norm(values, axis=1, keepdims=True)
+        out[:, : len(self.idf)] = values / np.where(size > 0, size, 1)
+        if self.has_missing:
+            out[:, len(self.idf)] = missing
+        else:
+            out[missing] = np.nan
+
+    def typical(self, count: int) -> np.ndarray:
+        """Texts of a single word, frequent ones more often."""
+        share = np.exp(-np.asarray(self.idf)).cumsum()
+        return np.eye(len(share))[np.searchsorted(share / share[-1], _positions(count))]
+
+
+Column = NumberColumn | BooleanColumn | DateColumn | CategoryColumn | TextColumn
 _KINDS: dict[str, Callable[..., Column]] = {
     "number": NumberColumn,
     "boolean": BooleanColumn,
     "date": DateColumn,
     "category": CategoryColumn,
+    "text": TextColumn,
 }
 
 
@@ -220,7 +293,8 @@ def column_from_dict(fields: dict[str, Any]) -> Column:
 _NUMBER = (int, float)
 _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,), "mean": _NUMBER, "has_missing": (bool,), "has_other": (bool,), "shift": _NUMBER, "style": (str,),
-    "low": (*_NUMBER, NoneType), "high": (*_NUMBER, NoneType), "categories": (list,),
+    "low": (*_NUMBER, NoneType), "high": (*_NUMBER, NoneType), "std": (*_NUMBER, NoneType), "categories": (list,),
+    "counts": (list, NoneType), "idf": (list,),
 }  # fmt: skip
 
 
@@ -241,7 +315,7 @@ def check_types(fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> N
     if not all(isinstance(category, str) for category in fields.get("categories", ())):
         raise TypeError("categories holds something else than texts")
     style = fields.get("style", "")
-    if style and style not in parsing.STYLES:
+    if style and not is_style(style):
         raise TypeError(f"style is {style!r}")
 
 
@@ -273,15 +347,21 @@ def labels_of(array: pa.Array, where: Where) -> pa.Array:
         ) from None
 
 
-def _checked_missing(values: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> np.ndarray:
-    missing = np.isnan(values)
-    _check_missing(missing, seen, where, ignore_unseen)
-    return missing
-
-
-def _check_missing(missing: np.ndarray, seen: bool, where: Where, ignore_unseen: bool) -> None:
-    if not seen and not ignore_unseen and missing.any():
+def _check_missing(missing: np.ndarray, seen: bool, where: Where, unknown: UnknownValues | None) -> None:
+    if seen or not missing.any():
+        return
+    if unknown is None:
         raise DataError(
             f"{where.row(int(missing.argmax()))}: the value is missing, and in training none was. Fill it in, or train "
-            f"again with such rows. {_IGNORE_UNSEEN}; a missing number then counts as the mean of training"
+            f"again with such rows. {_WITHOUT_ERROR}"
         )
+    unknown.add(where.name, missing, where.first_row, ["no value"])
+
+
+def _positions(count: int) -> np.ndarray:
+    """Evenly spaced probabilities. shape: (count,)"""
+    return (np.arange(count) + 0.5) / count
+
+
+def _normal_quantiles(count: int) -> np.ndarray:
+    return np.array([NormalDist().inv_cdf(p) for p in _positions(count)])

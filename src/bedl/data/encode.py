@@ -14,16 +14,18 @@ import pyarrow as pa
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict
-from bedl.data.profile import Progress, count_labels, infer_encoding, profile
+from bedl.data.profile import Progress, count_labels, count_words, infer_encoding, is_free_text, profile
 from bedl.data.readers import Table
 from bedl.data.target import Target, decide_target
+from bedl.data.unknown import DRAWS, UnknownValues, possible_rows
+from bedl.data.written import with_missing
 from bedl.evaluation import tasks
 
 __all__ = ["FeatureEncoder", "TableEncoder"]
 
 
 FORMAT = "bedl.data.encoder"
-VERSION = 2
+VERSION = 3
 FOREIGN = ("error", "clip", "keep")
 
 
@@ -39,6 +41,7 @@ class TableEncoder:
         notes: sentences on what was done with the columns.
         n_rows: rows of the training table that have a target.
         image_shape: shape of an image, if the features are its pixels.
+        na_values: what stands for a missing value beside the usual.
 
     Example:
         >>> from bedl.data import open_table
@@ -56,10 +59,12 @@ class TableEncoder:
         n_rows: int = 0,
         drop_missing_target: bool = False,
         image_shape: tuple[int, ...] | None = None,
+        na_values: Sequence[str] = (),
     ):
         self._columns, self._target, self._unused = list(columns), target, list(unused)
         self.notes, self.n_rows = list(notes), n_rows
         self.drop_missing_target, self.image_shape = drop_missing_target, image_shape
+        self.na_values = list(na_values)
         self.columns = [column.name for column in columns]
         self.feature_names = _distinct([name for column in columns for name in column.features])
         self.n_features = len(self.feature_names)
@@ -78,6 +83,8 @@ class TableEncoder:
         drop_missing_target: bool = False,
         progress: Progress | None = None,
         decimal: str = "auto",
+        date_order: str = "auto",
+        na_values: Collection[str] = (),
     ) -> TableEncoder:
         """Decides how to read the table, in one streaming pass, and a second one over columns of text.
 
@@ -91,14 +98,22 @@ class TableEncoder:
             drop_missing_target: leave out rows without a target, instead of an error.
             progress: called with the number of rows read, after every batch.
             decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out.
+            date_order: "dmy" or "mdy", whether day or month comes first in dates such as 01/02/2023; "auto" finds out.
+            na_values: texts, or numbers such as "-999", that stand for a missing value, in any column.
         """
+        if date_order not in ("auto", "dmy", "mdy"):
+            raise DataError(f"date_order is 'auto', 'dmy' or 'mdy', not {date_order!r}")
+        na_values = [str(value) for value in na_values]
+        table = table.with_missing(na_values)
         if decimal not in ("auto", ".", ","):
             raise DataError(f"decimal is 'auto', '.' or ',', not {decimal!r}")
         targets = [target] if isinstance(target, str) else list(target)
         _check_arguments(table, targets, task, ignore, categorical)
         names = [name for name in table.columns if name not in ignore]
         numeric = task != "auto" and tasks.get(task).column == "number"
-        surveys = profile(table, names, set(categorical) - set(targets), targets, numeric, progress, decimal)
+        surveys = profile(
+            table, names, set(categorical) - set(targets), targets, numeric, progress, decimal, date_order
+        )
         own = {name: surveys.pop(name) for name in targets}
         text = [name for name, column in surveys.items() if column.kind == "category"]
         text += [name for name, column in own.items() if column.kind in ("category", "boolean")]
@@ -106,8 +121,16 @@ class TableEncoder:
         decided, notes = decide_target(own, counts, task, drop_missing_target)
         columns: list[Column] = []
         keep_constant = table.image_shape is not None  # an image keeps its corners
+        free = [
+            n
+            for n, c in surveys.items()
+            if n in text and n not in categorical and is_free_text(c, counts[n], max_categories)
+        ]
+        words = count_words(table, free, progress)
         for name, column in surveys.items():
-            made, said = infer_encoding(column, counts.get(name), max_categories, name in categorical, keep_constant)
+            made, said = infer_encoding(
+                column, counts.get(name), words.get(name), max_categories, name in categorical, keep_constant
+            )
             columns += [made] if made else []
             notes += said
         if not columns:
@@ -120,13 +143,13 @@ class TableEncoder:
         unused = [name for name in table.columns if name not in used and name not in targets]
         shape = table.image_shape if len(columns) == np.prod(table.image_shape or (0,)) else None
         rows = min(column.present for column in own.values())
-        return cls(columns, decided, unused, notes, rows, drop_missing_target, shape)
+        return cls(columns, decided, unused, notes, rows, drop_missing_target, shape, na_values)
 
     # -- batches → numbers ------------------------------------------------------------------------
     def features(
         self,
         batch: pa.RecordBatch,
-        unseen: str = "error",
+        unknown: UnknownValues | None = None,
         extra: str = "error",
         first_row: int = 0,
         foreign: str = "error",
@@ -134,7 +157,8 @@ class TableEncoder:
         """The features of a batch; its columns are found by name, in any order. float32, shape (rows, n_features)
 
         Args:
-            unseen: "ignore" takes a category that training did not see as none, and a missing number as the mean.
+            unknown: counts categories, and missing values in columns without, that training did not see; their features
+                are NaN, see `bedl.data.unknown`. None: they are errors.
             extra: "ignore" leaves out columns that the training table did not have.
             first_row: how many rows came before, for error messages.
             foreign: what to do about numbers absurdly far from those of training: "error", "clip" with a warning, or
@@ -142,28 +166,29 @@ class TableEncoder:
         """
         if foreign not in FOREIGN:
             raise DataError(f"on_foreign_values is one of {listed(list(FOREIGN))}, not {foreign!r}")
-        for name, choice in (("unseen", unseen), ("extra", extra)):
-            if choice not in ("error", "ignore"):
-                raise DataError(f"{name} is either 'error' or 'ignore', not {choice!r}")
+        if extra not in ("error", "ignore"):
+            raise DataError(f"extra is either 'error' or 'ignore', not {extra!r}")
         self.check_columns(batch.schema.names, extra)
-        out = np.empty((len(batch), self.n_features), dtype=np.float32)
-        start = 0
-        for column in self._columns:
-            array = parsing.plain(batch.column(column.name))
-            end = start + len(column.features)
-            column.encode(array, out[:, start:end], Where(column.name, first_row), unseen == "ignore", foreign)
-            start = end
-        return out
+        return _encoded(
+            with_missing(batch, self.na_values), self._columns, self.n_features, unknown, first_row, foreign
+        )
+
+    def possible_rows(self, x: np.ndarray, draws: int = DRAWS) -> np.ndarray:
+        """Values that training saw in place of unknown ones, see `bedl.data.unknown`.
+
+        shape: (n, features) -> (draws, n, features)
+        """
+        return possible_rows(x, self._columns, draws)
 
     def targets(self, batch: pa.RecordBatch, first_row: int = 0) -> np.ndarray:
         """The targets of a batch: values or codes of the classes, as the task stores them. shape: (rows, *targets)"""
         self._check_target(batch.schema.names)
-        return self._target.encode(batch, first_row)
+        return self._target.encode(with_missing(batch, self.na_values), first_row)
 
     def labelled(self, batch: pa.RecordBatch) -> np.ndarray:
         """True where the target is not missing. shape: (rows,)"""
         self._check_target(batch.schema.names)
-        return ~self._target.missing(batch)
+        return ~self._target.missing(with_missing(batch, self.na_values))
 
     def has_target(self, columns: Collection[str]) -> bool:
         """Whether every target is among these columns."""
@@ -205,6 +230,7 @@ class TableEncoder:
             "n_rows": self.n_rows,
             "drop_missing_target": self.drop_missing_target,
             "image_shape": None if self.image_shape is None else list(self.image_shape),
+            "na_values": self.na_values,
         }
 
     @classmethod
@@ -219,7 +245,9 @@ class TableEncoder:
                 "Upgrade: pip install --upgrade bedl"
             )
         try:
-            shape = fields["image_shape"]
+            shape, na_values = fields["image_shape"], fields.get("na_values", [])  # earlier versions have none
+            if not isinstance(na_values, list) or not all(isinstance(value, str) for value in na_values):
+                raise TypeError(f"na_values is {str(na_values)[:40]}")
             check_types({key: fields[key] for key in _TYPES}, _TYPES)
             if shape is not None and math.prod(shape) != len(fields["columns"]):
                 raise TypeError(f"image_shape is {shape} for {len(fields['columns'])} columns")
@@ -231,6 +259,7 @@ class TableEncoder:
                 n_rows=fields["n_rows"],
                 drop_missing_target=fields["drop_missing_target"],
                 image_shape=None if shape is None else tuple(shape),
+                na_values=na_values,
             )
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"the description of the table encoder is damaged: {error!r}. Train again") from None
@@ -281,6 +310,23 @@ def _distinct(names: list[str]) -> list[str]:
     return result
 
 
+def _encoded(
+    batch: pa.RecordBatch,
+    columns: Sequence[Column],
+    n_features: int,
+    unknown: UnknownValues | None,
+    first_row: int,
+    foreign: str,
+) -> np.ndarray:
+    out, start = np.empty((len(batch), n_features), dtype=np.float32), 0
+    for column in columns:
+        end = start + len(column.features)
+        values = parsing.plain(batch.column(column.name))
+        column.encode(values, out[:, start:end], Where(column.name, first_row), unknown, foreign)
+        start = end
+    return out
+
+
 # Columns of a table without its target → numbers: what estimators do with text, dates and missing values.
 
 
@@ -315,35 +361,39 @@ class FeatureEncoder:
         """Decide how to read the columns, in one pass, and a second one over columns of text."""
         surveys = profile(table, table.columns, (), (), numeric=False)
         counts = count_labels(table, [name for name, column in surveys.items() if column.kind == "category"])
+        words = count_words(table, [n for n in counts if is_free_text(surveys[n], counts[n], MAX_CATEGORIES)])
         columns, notes = [], []
         for name, column in surveys.items():
-            made, said = infer_encoding(column, counts.get(name), MAX_CATEGORIES, forced=False, keep_constant=False)
+            made, said = infer_encoding(
+                column, counts.get(name), words.get(name), MAX_CATEGORIES, forced=False, keep_constant=False
+            )
             columns += [made] if made else []
             notes += said
         if not columns:
             raise DataError("there is no column left to predict from" + "".join(f"; {note}" for note in notes))
         return cls(columns, notes)
 
-    def __call__(self, table: Table, unseen: str = "error") -> np.ndarray:
+    def possible_rows(self, x: np.ndarray, draws: int = DRAWS) -> np.ndarray:
+        """Values that training saw in place of unknown ones, see `bedl.data.unknown`.
+
+        shape: (n, features) -> (draws, n, features)
+        """
+        return possible_rows(x, self.columns, draws)
+
+    def __call__(self, table: Table, unknown: UnknownValues | None = None) -> np.ndarray:
         """The features of all rows. shape: (rows, features), float32
 
         Args:
             table: with the columns of the training table; others are not looked at.
-            unseen: what to do about categories, or missing values, where training had none: "error" or "ignore".
+            unknown: counts what training did not see, as in `TableEncoder.features`; None: that is an error.
         """
         absent = [column.name for column in self.columns if column.name not in table.columns]
         if absent:
             raise DataError(f"X lacks {listed(absent)}, which the model was trained with. Add the column(s)")
         parts: list[np.ndarray] = []
         for batch in table.batches(columns=[column.name for column in self.columns]):
-            out, start = np.empty((len(batch), len(self.feature_names)), dtype=np.float32), 0
             first_row = sum(len(part) for part in parts)
-            for column in self.columns:
-                end = start + len(column.features)
-                values = parsing.plain(batch.column(column.name))
-                column.encode(values, out[:, start:end], Where(column.name, first_row), unseen == "ignore", "keep")
-                start = end
-            parts.append(out)
+            parts.append(_encoded(batch, self.columns, len(self.feature_names), unknown, first_row, "keep"))
         return np.concatenate(parts)
 
     # -- as JSON ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from bedl._utils.errors import DataFileError
 from bedl.data.encode import TableEncoder
 from bedl.data.profile import Progress
 from bedl.data.readers import BATCH_ROWS, Table
+from bedl.data.unknown import UnknownValues
 from bedl.evaluation import tasks
 
 __all__ = ["encode_to_memmap", "encoded_batches"]
@@ -24,7 +25,7 @@ def encoded_batches(
     table: Table,
     encoder: TableEncoder,
     rows: int = BATCH_ROWS,
-    unseen: str = "error",
+    unknown: UnknownValues | None = None,
     extra: str = "error",
     with_target: bool = True,
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
@@ -35,7 +36,7 @@ def encoded_batches(
     first_row = 0
     encoder.check_columns(table.columns, extra)
     for batch in table.batches(rows):
-        features = encoder.features(batch, unseen, extra, first_row)
+        features = encoder.features(batch, unknown, extra, first_row)
         targets = None
         if with_target and encoder.drop_missing_target:
             kept = encoder.labelled(batch)

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from bedl.data.written import iso_dates, plain_numbers, without_markers
+
 __all__ = [
     "ANSWERS",
-    "STYLES",
     "NotParsed",
     "as_answers",
     "as_booleans",
@@ -26,7 +27,6 @@ __all__ = [
     "kind_of_type",
     "plain",
     "share_like",
-    "styles_of",
 ]
 
 
@@ -70,33 +70,12 @@ def kind_of_type(kind: pa.DataType) -> str | None:
     return next((name for name, check in checks.items() if check(kind)), None)
 
 
-_MONEY = r"[$€£¥₹%]"
-CURRENCY = r"[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
-_SIGN = rf"^([+-]?{_MONEY}? ?|{_MONEY} ?[+-])"
-_UNIT = rf" ?({_MONEY}|USD|EUR|GBP|CHF|JPY)?$"
-STYLES: dict[str, str] = {
-    "1,234.5": _SIGN + r"(\d{1,3}(,\d{3})+|\d+)(\.\d+)?" + _UNIT,
-    "1.234,5": _SIGN + r"(\d{1,3}([.]\d{3})+|\d+)(,\d+)?" + _UNIT,
-}
-"""Numbers as people write them, with marks for thousands and with a currency: an example, and what they look like."""
-
-
-def styles_of(array: pa.Array) -> set[str]:
-    """The styles in which every text can be read.
-
-    Example:
-        >>> styles_of(pa.array(["$1,000.50", "$20"])), styles_of(pa.array(["3,5", None])), styles_of(pa.array(["a"]))
-        ({'1,234.5'}, {'1.234,5'}, set())
-    """
-    return {name for name, like in STYLES.items() if pc.all(pc.match_substring_regex(array, like)).as_py() is not False}
-
-
 def as_numbers(array: pa.Array, style: str = "") -> np.ndarray:
     """float64, NaN where missing.
 
     Args:
         array: the column.
-        style: of `STYLES`, how texts are written; empty: as programs write numbers.
+        style: how texts are written, see `bedl.data.written`; empty: as programs write numbers.
 
     Example:
         >>> as_numbers(pa.array(["1.5", None, "+2e3"]))
@@ -104,14 +83,12 @@ def as_numbers(array: pa.Array, style: str = "") -> np.ndarray:
         >>> as_numbers(pa.array(["$1,234.5", "-7"]), "1,234.5"), as_numbers(pa.array(["1.234,5 €"]), "1.234,5")
         (array([1234.5,   -7. ]), array([1234.5]))
     """
-    if style and is_text(array.type):
-        unlike = pc.fill_null(pc.invert(pc.match_substring_regex(array, STYLES[style])), False)
-        if pc.any(unlike).as_py():
-            index = int(np.asarray(unlike.to_numpy(zero_copy_only=False)).argmax())
-            raise NotParsed(index, array[index].as_py())
-        bare = pc.replace_substring_regex(array, rf"{_MONEY}| |[A-Z]", "")
-        thousands, decimal = style[1], style[5]
-        array = pc.replace_substring(pc.replace_substring(bare, thousands, ""), decimal, ".")
+    if is_text(array.type):
+        array = without_markers(array)
+        if style:
+            texts, factors = plain_numbers(array, style)
+            _check_all(texts, array)
+            return as_numbers(texts) * factors
     kind = kind_of_type(array.type)
     if kind in ("number", "boolean", "missing"):
         # Arrow has no cast from booleans or half floats to float64 in every version.
@@ -123,6 +100,14 @@ def as_numbers(array: pa.Array, style: str = "") -> np.ndarray:
     return _numpy(_cast(array, lambda part: part.cast(pa.float64())))
 
 
+def _check_all(read: pa.Array, array: pa.Array) -> None:
+    """An error at the first text that could not be read."""
+    unlike = pc.and_(pc.is_null(read), pc.is_valid(array)).to_numpy(zero_copy_only=False)
+    if unlike.any():
+        index = int(unlike.argmax())
+        raise NotParsed(index, array[index].as_py())
+
+
 def as_booleans(array: pa.Array, words: Sequence[str] = ("false", "true", "0", "1")) -> np.ndarray:
     """0.0 and 1.0, NaN where missing: from booleans, from the numbers 0 and 1, from words in any case.
 
@@ -131,6 +116,7 @@ def as_booleans(array: pa.Array, words: Sequence[str] = ("false", "true", "0", "
         words: the texts that are taken, by turns for 0 and for 1.
     """
     if is_text(array.type):
+        array = without_markers(array)
         codes = pc.index_in(pc.utf8_lower(array), value_set=pa.array(words))
         numbers = _numpy(codes.cast(pa.float64())) % 2
         wrong = np.isnan(numbers) & ~_missing(array)
@@ -156,15 +142,29 @@ def as_answers(array: pa.Array) -> np.ndarray:
     return as_booleans(array, ANSWERS)
 
 
-def as_days(array: pa.Array) -> np.ndarray:
-    """Days since 1970 (UTC), with fractions, NaN where missing: from dates, timestamps, ISO-8601 text.
+def as_days(array: pa.Array, style: str = "") -> np.ndarray:
+    """Days since 1970 (UTC), with fractions, NaN where missing: from dates, timestamps, text.
+
+    Args:
+        array: the column.
+        style: of `bedl.data.written.DATES`, how texts are written; empty: ISO 8601.
 
     Example:
         >>> as_days(pa.array(["1970-01-02", None, "1970-01-01T06:00"]))
         array([1.  ,  nan, 0.25])
+        >>> as_days(pa.array(["02.01.1970", "?"]), "31/12/2023")
+        array([ 1., nan])
     """
     kind = kind_of_type(array.type)
     if kind == "text":
+        array = without_markers(array)
+        if style:
+            dates = iso_dates(array, style)
+            _check_all(dates, array)
+            try:
+                return as_days(dates)
+            except NotParsed as error:  # the 30th of February
+                raise NotParsed(error.index, array[error.index].as_py()) from None
         try:
             array = _cast(array, lambda part: part.cast(pa.timestamp("us")))
         except NotParsed as naive:

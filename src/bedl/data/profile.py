@@ -13,9 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bedl._utils.errors import DataError, listed, option
-from bedl.data import parsing
-from bedl.data.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn, Where, finite, shown
+from bedl.data import parsing, written
+from bedl.data.columns import (
+    BooleanColumn,
+    CategoryColumn,
+    Column,
+    DateColumn,
+    NumberColumn,
+    TextColumn,
+    Where,
+    finite,
+    shown,
+)
 from bedl.data.readers import Table
+from bedl.data.words import BUCKETS, WordCounts, words_of
 
 __all__ = ["ColumnProfile", "LabelCounts", "Progress", "count_labels", "infer_encoding", "identifies", "profile"]
 
@@ -23,9 +34,12 @@ __all__ = ["ColumnProfile", "LabelCounts", "Progress", "count_labels", "infer_en
 Progress = Callable[[int], object]
 """Called with the number of rows read since the last call."""
 
+MANY_WORDS = 4  # in a text, on average, from which on it is free text
 MAX_IDENTIFIERS = 1_000_000  # numbers that are remembered to find one twice
 
-_READERS: dict[str, Callable[[pa.Array], np.ndarray]] = {
+SENTINELS = tuple(sign * value for sign in (-1.0, 1.0) for value in (9, 99, 999, 9999, 99999))
+_MOST_SUFFIXES = 8  # that the numbers of a column may have
+_READERS: dict[str, Callable[..., np.ndarray]] = {
     "number": parsing.as_numbers,
     "boolean": parsing.as_booleans,
     "date": parsing.as_days,
@@ -43,6 +57,7 @@ class ColumnProfile:
     kind: str | None = None  # None: nothing but missing values so far
     rows: int = 0
     missing: int = 0
+    nulls: int = 0  # the missing values that no marker stands for
     mean: float = 0.0
     squares: float = 0.0  # sum of squared differences from the mean
     low: float = np.inf
@@ -54,10 +69,15 @@ class ColumnProfile:
     frequencies: Counter[float] | None = None  # of the distinct numbers; None if nobody asked, or they are too many
     most_distinct: int = 1000
     typed_text: bool = False  # text by the file's own account
-    style: str = ""  # how its numbers are written, see `parsing.STYLES`
-    styles: set[str] | None = None  # in which all its texts can be read, from the first on that is no plain number
+    style: str = ""  # how its numbers or dates are written, see `bedl.data.written`
+    styles: set[str] | None = None  # of numbers in which all its texts can be read, from the first that is no plain one
+    dates: set[str] | None = None  # the same of dates
     marks: set[str] = field(default_factory=set)  # points and commas in such texts
+    suffixes: set[str] = field(default_factory=set)  # and what stands behind their digits
     money: bool = False  # one of them has a currency
+    rest_low: float = np.inf  # of the numbers that are no `SENTINELS`
+    rest_high: float = -np.inf
+    sentinels: Counter[float] = field(default_factory=Counter)
     distinct: set[float] | None = None  # numbers seen so far, if asked for; None also if one was seen twice
     rising: bool = True  # each number is larger than the one before
     last: float = -np.inf
@@ -86,18 +106,34 @@ class ColumnProfile:
         values = None
         if array.null_count < len(array) and self.kind != "category":
             values = self._text_values(array) if typed == "text" else self._typed_values(array, typed)
-        if typed == "text" and self.kind == "category" and self.styles != set():
-            found = parsing.styles_of(array)
-            self.styles = found if self.styles is None else self.styles & found
-            self.marks |= {mark for mark in ".," if found and pc.any(pc.match_substring(array, mark)).as_py()}
-            self.money = self.money or bool(found and pc.any(pc.match_substring_regex(array, parsing.CURRENCY)).as_py())
+        if typed == "text" and self.kind == "category":
+            self._see_written(written.without_markers(array))
         if typed == "text" and self.kind == "number" and self.digits:
             self.digits = pc.all(pc.match_substring_regex(array, r"^\d+$")).as_py() is not False
             self.padded = self.padded or bool(pc.any(pc.match_substring_regex(array, r"^0\d")).as_py())
         self.missing += array.null_count if values is None else int(np.isnan(values).sum())
+        self.nulls += array.null_count
         self.rows += len(array)
         if values is not None:
             self._add(finite(values, where))
+
+    def _see_written(self, array: pa.Array) -> None:
+        """How the numbers or dates in a batch of text may be written."""
+        if self.dates != set():
+            fits = written.date_styles(array)
+            self.dates = fits if self.dates is None else self.dates & fits
+        if self.styles == set():
+            return
+        found = written.number_styles(array)
+        self.styles = found if self.styles is None else self.styles & found
+        if not self.styles:
+            return
+        self.marks |= {mark for mark in ".," if pc.any(pc.match_substring_regex(array, rf"\d[{mark}]\d")).as_py()}
+        self.money = self.money or bool(pc.any(pc.match_substring_regex(array, written.MONEY)).as_py())
+        self.suffixes |= written.suffixes(array)
+        codes = pc.any(pc.match_substring_regex(array, r"^0\d")).as_py()  # '007x' is no number, nor is '007'
+        if len(self.suffixes) > _MOST_SUFFIXES or codes:
+            self.styles = set()
 
     def _typed_values(self, array: pa.Array, kind: str) -> np.ndarray:
         self.kind = kind
@@ -106,13 +142,24 @@ class ColumnProfile:
     def _text_values(self, array: pa.Array) -> np.ndarray | None:
         for kind in [self.kind] if self.kind else _READERS:
             try:
-                values = parsing.as_numbers(array, self.style) if kind == "number" else _READERS[kind](array)
-                self.kind = kind
+                values = (
+                    _READERS[kind](array, self.style) if kind == _kind_of_style(self.style) else _READERS[kind](array)
+                )
+                self.kind = None if np.isnan(values).all() else kind  # nothing but markers of missing values is no kind
                 return values
             except parsing.NotParsed as error:
                 self.unlike[kind] = (self.rows + error.index + 1, error.value)
-        self.kind = "category"
+        self.kind, self.missing = "category", self.nulls  # markers of missing values are labels like others
         return None
+
+    def likely_missing(self) -> list[float]:
+        """Numbers that may well stand for missing values: often there, and far from all others."""
+        reach = self.rest_high - self.rest_low
+        return [
+            value
+            for value, count in sorted(self.sentinels.items())
+            if count > 1 and reach > 0 and not self.rest_low - reach <= value <= self.rest_high + reach
+        ]
 
     def _add(self, values: np.ndarray) -> None:
         """Chan's formula for the moments of a union; sums of squares would cancel."""
@@ -126,6 +173,11 @@ class ColumnProfile:
         self.mean += gap * len(values) / self.present
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self.whole = self.whole and bool((values == np.rint(values)).all())
+        marked = np.isin(values, SENTINELS)
+        self.sentinels.update(values[marked].tolist())
+        rest = values[~marked]
+        self.rest_low = min(self.rest_low, float(rest.min(initial=np.inf)))
+        self.rest_high = max(self.rest_high, float(rest.max(initial=-np.inf)))
         self._see_order(values)
         if self.frequencies is not None:
             distinct, counts = np.unique(values, return_counts=True)
@@ -172,6 +224,7 @@ def profile(
     numeric: bool,
     progress: Progress | None = None,
     decimal: str = "auto",
+    date_order: str = "auto",
 ) -> dict[str, ColumnProfile]:
     """First pass: kinds and moments of the columns.
 
@@ -183,6 +236,7 @@ def profile(
         numeric: whether the targets are meant as numbers, even if they are stored as text.
         progress: called with the number of rows read since the last call.
         decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out.
+        date_order: "dmy" or "mdy", whether day or month comes first in dates such as 01/02/2023; "auto" finds out.
     """
     first = "1.234,5" if decimal == "," else ""
     result = {name: ColumnProfile(name, "category" if name in categorical else None, style=first) for name in columns}
@@ -190,23 +244,51 @@ def profile(
     for name, column in result.items():
         if column.kind == "number" and column.digits and column.padded and not (numeric and name in targets):
             column.kind, column.codes = "category", True
-    # Numbers as people write them are found after the whole column was seen, and then read once more.
-    written = {name: _style(column, decimal) for name, column in result.items() if name not in categorical}
-    again = {name: ColumnProfile(name, style=style) for name, style in written.items() if style is not None}
+    # Numbers and dates as people write them are found after the whole column was seen, and then read once more.
+    styles = {name: _style(column, decimal, date_order) for name, column in result.items() if name not in categorical}
+    again = {name: ColumnProfile(name, style=style) for name, style in styles.items() if style is not None}
     if again:
         _look(table, again, targets, numeric, progress)
-        result |= {name: column for name, column in again.items() if column.kind == "number"}
+        result |= {name: column for name, column in again.items() if column.kind in ("number", "date")}
     return result
 
 
-def _style(column: ColumnProfile, decimal: str) -> str | None:
-    """Another way in which the numbers of a column of text may be written, if that is what it holds."""
+def _kind_of_style(style: str) -> str:
+    return "date" if style in written.DATES else "number"
+
+
+def _style(column: ColumnProfile, decimal: str, date_order: str) -> str | None:
+    """Another way in which the numbers or dates of a column of text may be written, if that is what it holds."""
     if column.kind != "category" or column.codes or "number" not in column.unlike:
         return None
     if column.style:
         return ""  # not with the mark that was asked for: perhaps as programs write numbers
-    if not column.styles:
+    if column.dates:
+        return _date_style(column, column.dates, date_order)
+    if not column.styles or written.style_with("1,234.5", column.suffixes, column.money) is None:
         return None
+    marks = _marks(column, decimal)
+    return None if marks is None else written.style_with(marks, column.suffixes, column.money)
+
+
+def _date_style(column: ColumnProfile, styles: set[str], date_order: str) -> str | None:
+    """Which of the orders that fit a column of dates is meant."""
+    if len(styles) > 1 and date_order == "auto" and "." in str(column.unlike["number"][1]):
+        return "31/12/2023"
+    order = {"dmy": {"31/12/2023"}, "mdy": {"12/31/2023"}}.get(date_order, set())
+    styles = styles & order or styles
+    if len(styles) > 1:
+        row, value = column.unlike["number"]
+        raise DataError(
+            f"column {listed([column.name])} holds dates such as {listed([str(value)])} (row {row}): does the day or "
+            f"the month come first? Say which: {option('date_order', 'dmy')}, or {option('date_order', 'mdy')}"
+        )
+    return styles.pop()
+
+
+def _marks(column: ColumnProfile, decimal: str) -> str | None:
+    """The marks for thousands and decimals of a column of written numbers."""
+    assert column.styles is not None
     fits = column.styles & {".": {"1,234.5"}, ",": {"1.234,5"}}.get(decimal, column.styles)
     if len(fits) == 2 and column.money and len(column.marks) == 1:
         return (
@@ -262,6 +344,25 @@ def count_labels(table: Table, columns: Sequence[str], progress: Progress | None
     return result
 
 
+def is_free_text(column: ColumnProfile, labels: LabelCounts, max_categories: int) -> bool:
+    """Whether a column of text has too many values for categories, and many words in each."""
+    many = len(labels.counts) > max_categories or (labels.exact and len(labels.counts) == labels.total)
+    if not many or column.codes:
+        return False
+    rows, _ = words_of(pa.array(labels.counts, pa.string()))
+    return len(rows) >= MANY_WORDS * len(labels.counts)
+
+
+def count_words(table: Table, columns: Sequence[str], progress: Progress | None = None) -> dict[str, WordCounts]:
+    """Third pass, over columns of free text only: in how many texts words occur."""
+    result = {name: WordCounts() for name in columns}
+    if columns:
+        for batch in _watched(table.batches(columns=columns), progress):
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                result[name].see(parsing.as_labels(parsing.plain(array)))
+    return result
+
+
 def _watched(batches: Iterator[pa.RecordBatch], progress: Progress | None) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch
@@ -279,12 +380,22 @@ _MIN_SHARE = 0.9  # share of numbers (or dates) from which on a text in between 
 
 
 def infer_encoding(
-    column: ColumnProfile, labels: LabelCounts | None, max_categories: int, forced: bool, keep_constant: bool
+    column: ColumnProfile,
+    labels: LabelCounts | None,
+    words: WordCounts | None,
+    max_categories: int,
+    forced: bool,
+    keep_constant: bool,
 ) -> tuple[Column | None, list[str]]:
     """The encoding of a surveyed column, or None if it is left out, and what to tell the user."""
     name = f"column {listed([column.name])}"
     if not column.present:
         return None, [f"{name} has no values and was left out"]
+    if words is not None:
+        return TextColumn(column.name, words.idf(), column.missing > 0), [
+            f"{name} holds free text: its words are counted in {BUCKETS} hashed features, weighted by TF-IDF "
+            f"({option('categorical', [column.name])} takes labels)"
+        ]
     if labels is not None:
         return _category(column, labels, max_categories, forced)
     if column.low == column.high and not column.missing and not keep_constant:
@@ -299,13 +410,19 @@ def infer_encoding(
     notes = []
     if column.style:
         notes.append(
-            f"{name} holds numbers written as {column.style} ({option('categorical', [column.name])} takes labels)"
+            f"{name} holds {_kind_of_style(column.style)}s written as {column.style} "
+            f"({option('categorical', [column.name])} takes labels)"
+        )
+    for value in column.likely_missing():
+        notes.append(
+            f"{name} is {value:g} in {column.sentinels[value]} rows, far from all other values, {column.rest_low:g} to "
+            f"{column.rest_high:g}: if that stands for a missing value, say so ({option('na_values', [f'{value:g}'])})"
         )
     if has_missing:
         notes += [f"{name} is missing in {column.missing} rows: these get the mean, and a feature that says so"]
     if column.kind == "date":
         notes.append(f"{name} holds dates: features are days since the mean, weekday and day of the year")
-        return DateColumn(column.name, column.mean, has_missing), notes
+        return DateColumn(column.name, column.mean, has_missing, column.std, column.style), notes
     if column.typed_text and column.kind == "number":
         notes.append(
             f"{name} is text that holds numbers, taken as numbers ({option('categorical', [column.name])} takes labels)"
@@ -316,7 +433,8 @@ def infer_encoding(
     if 0 < column.std < _MIN_RELATIVE_SPREAD * abs(column.mean):
         shift = column.mean
         notes.append(f"{name} varies little for its size: its feature is the difference from the mean, {shift:g}")
-    return NumberColumn(column.name, column.mean, has_missing, shift, column.style, column.low, column.high), notes
+    extent = column.low, column.high, column.std
+    return NumberColumn(column.name, column.mean, has_missing, shift, column.style, *extent), notes
 
 
 def _is_identifier(column: ColumnProfile) -> bool:
@@ -351,7 +469,10 @@ def _category(
         )
     elif hint:
         notes.append(f"{name} is taken as categories{hint}")
-    return CategoryColumn(column.name, sorted(kept), distinct > max_categories, column.missing > 0), notes
+    kept, other = sorted(kept), distinct > max_categories
+    counts = [labels.counts[label] for label in kept]
+    counts += [labels.total - sum(counts)] * other + [column.missing] * (column.missing > 0)
+    return CategoryColumn(column.name, kept, other, column.missing > 0, counts), notes
 
 
 def _frequent(labels: LabelCounts, most: int) -> list[str]:

@@ -17,7 +17,7 @@ import weakref
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -30,6 +30,7 @@ import pyarrow.csv as pacsv
 
 from bedl._utils.errors import DataError, DataFileError, DataFileNotFoundError, listed, option
 from bedl._utils.io import pid_alive
+from bedl.data.written import with_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +84,12 @@ class Table:
     default_target: str | None = None
     typed: bool = True
     digest: str | None = None
+
+    def with_missing(self, markers: Collection[str]) -> Table:
+        """The same table, in which these texts and numbers are missing values."""
+        if not markers:
+            return self
+        return replace(self, read=lambda rows, names: (with_missing(b, markers) for b in self.read(rows, names)))
 
     def batches(self, rows: int = BATCH_ROWS, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Batches of at most `rows` rows; each call starts again at the first row. `columns`: only these."""

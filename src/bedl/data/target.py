@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import NoneType
@@ -17,6 +15,7 @@ from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.columns import Where, check_types, labels_of, parsed, shown
 from bedl.data.profile import ColumnProfile, LabelCounts
+from bedl.data.written import without_markers
 from bedl.evaluation import tasks
 
 __all__ = ["MAX_CLASSES", "Target", "decide_target"]
@@ -25,9 +24,6 @@ __all__ = ["MAX_CLASSES", "Target", "decide_target"]
 MAX_CLASSES = 1000
 _MAX_CLASSES = 20  # a whole-number target with at most so many values …
 _MAX_CLASS_SHARE = 0.5  # of the rows; with more, many have no second row (scikit-learn warns there, too)
-_MEASURED = r"^\W{0,3}(?!0\d)\d[\d.,]*\s?(\D{1,12})$"  # a number with a unit or a suffix: 305.0k, 836 sq ft
-_MAX_UNITS = 5  # that a column of quantities has: k and m, say
-_QUANTITIES = 0.9  # share of the labels that begin with a number
 _REPEATS = 10  # … each seen so often on average is taken for classes
 
 
@@ -41,7 +37,7 @@ class Target:
         classes: names, in the order of their codes; None where there are no classes.
         values: the classes as numbers, if the column holds numbers.
         several: the columns, if there are several.
-        style: how its numbers are written, see `bedl.data.parsing.STYLES`.
+        style: how its numbers are written, see `bedl.data.written`.
     """
 
     name: str
@@ -68,8 +64,14 @@ class Target:
 
     def missing(self, batch: pa.RecordBatch) -> np.ndarray:
         """True where a target is missing. shape: (rows,)"""
-        empty = [pc.is_null(parsing.plain(batch.column(name)), nan_is_null=True) for name in self.columns]
-        return np.any([column.to_numpy(zero_copy_only=False) for column in empty], axis=0)
+        return np.any([self._empty(parsing.plain(batch.column(name))) for name in self.columns], axis=0)
+
+    def _empty(self, array: pa.Array) -> np.ndarray:
+        """True where there is no value. shape: (rows,)"""
+        numbers = self.classes is None or self.values is not None
+        if numbers and parsing.is_text(array.type):
+            array = without_markers(array)
+        return np.asarray(pc.is_null(array, nan_is_null=True).to_numpy(zero_copy_only=False))
 
     def encode(self, batch: pa.RecordBatch, first_row: int) -> np.ndarray:
         """Numbers, or codes of classes, as the task stores them; a missing or unknown one is an error.
@@ -83,7 +85,7 @@ class Target:
     def _encode(self, batch: pa.RecordBatch, name: str, first_row: int) -> np.ndarray:
         kind, where = tasks.get(self.task), Where(name, first_row)
         array = parsing.plain(batch.column(name))
-        missing = np.asarray(pc.is_null(array, nan_is_null=True).to_numpy(zero_copy_only=False))
+        missing = self._empty(array)
         if missing.any():
             raise DataError(
                 f"{where.row(int(missing.argmax()))}: the target is missing, as in {int(missing.sum())} rows of this "
@@ -255,28 +257,10 @@ def _text_classes(column: ColumnProfile, labels: LabelCounts, kind: tasks.Task, 
             f"the target {name} mixes numbers with text, first in row {row}: {shown(value)}. Correct such rows or "
             f"leave the value empty; if these are classes, say so ({option('task', 'classification')})"
         )
-    if task == "auto" and (unit := _measured(labels)) is not None:
-        raise DataError(
-            f"the target {name} holds numbers with {shown(unit)} behind them, such as "
-            f"{shown(next(iter(labels.counts)))}, which are not read as quantities. Write them as plain numbers, all "
-            "in one unit; if these are classes, "
-            f"say so ({option('task', 'classification')})"
-        )
     if len(classes) > MAX_CLASSES or not labels.exact:
         raise _too_many(name)
     _check_several(name, classes)
     return Target(column.name, kind.name, classes), _single_rows(name, [c for c in classes if labels.counts[c] == 1])
-
-
-def _measured(labels: LabelCounts) -> str | None:
-    """The most frequent unit behind numbers, where labels are too many to be the names of a few sizes; else None."""
-    if len(labels.counts) <= min(_MAX_CLASSES, labels.total / _REPEATS):
-        return None
-    found = [match[1].strip() for label in labels.counts if (match := re.match(_MEASURED, label)) is not None]
-    units = Counter(found).most_common()
-    if len(found) < _QUANTITIES * len(labels.counts) or not 1 <= len(units) <= _MAX_UNITS:
-        return None
-    return units[0][0]
 
 
 def _too_many(name: str) -> DataError:

@@ -19,7 +19,7 @@ from bedl.deploy.schema import INPUT, INTERVALS, Description, ExportError, plain
 from bedl.deploy.wrappers import InUnits, WithSpread
 from bedl.evaluation import tasks
 from bedl.heads import Dirichlet
-from bedl.heads.predictive import Predictive, mixture
+from bedl.heads.predictive import LinkedPredictive, Predictive, mixture
 from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments
 from bedl.nn.calling import has_parts, outputs_of
@@ -326,7 +326,8 @@ def _offer(model: Any, example: Any) -> Exportable:
 def _scaled(model: nn.Module, options: ExportOptions) -> nn.Module:
     """The model behind the scaling of its inputs, and before that of its targets."""
     if options.target_scale is not None:
-        model = InUnits(model, *_pair(options.target_scale))
+        loc, size = _pair(options.target_scale)
+        model = InUnits(model, loc, size)
     if options.input_scale is not None:
         model = nn.Sequential(Standardize(*_pair(options.input_scale)), model)
     return model
@@ -354,7 +355,11 @@ class _Named(nn.Module):
         prediction = self.predict(*parts)
         outputs = prediction.outputs()
         if isinstance(self.model, WithSpread):
-            outputs["spread"] = self.model.interval_spread(prediction)
+            if isinstance(prediction, LinkedPredictive):
+                outputs["linked_centre"] = prediction.base.mean
+                outputs["linked_spread"] = self.model.interval_spread(prediction.base)
+            else:
+                outputs["spread"] = self.model.interval_spread(prediction)
         return {name: value.clone() for name, value in outputs.items()}
 
     def describe(self, *parts: Tensor) -> tuple[str, int, bool]:

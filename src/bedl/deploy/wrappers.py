@@ -20,16 +20,19 @@ class InUnits(nn.Module):
         method: the method that was trained.
         loc: what the standardised 0 stands for. shape: () or (D,)
         scale: what the standardised 1 stands for; positive. shape: () or (D,)
+        link: of a prediction in these units, what leads to the targets; None: they are the targets' own.
     """
 
     loc: Tensor
     scale: Tensor
 
-    def __init__(self, method: nn.Module, loc: Tensor, scale: Tensor):
+    link: Callable[[Any], Any] | None
+
+    def __init__(self, method: nn.Module, loc: Tensor, scale: Tensor, link: Callable[[Any], Any] | None = None):
         super().__init__()
         if not bool(((scale > 0) & scale.isfinite()).all()):
             raise ValueError("InUnits: the scale of the targets must be positive and finite")
-        self.method = method
+        self.method, self.link = method, link
         self.register_buffer("loc", loc)
         self.register_buffer("scale", scale)
 
@@ -38,7 +41,8 @@ class InUnits(nn.Module):
         prediction = self.method(x)
         if not hasattr(prediction, "rescale"):
             raise ExportError(f"targets of the task {prediction.task} have no units that could be scaled")
-        return prediction.rescale(self.loc, self.scale)
+        found = prediction.rescale(self.loc, self.scale)
+        return found if self.link is None else self.link(found)
 
 
 class Tempered(nn.Module):

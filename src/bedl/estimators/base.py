@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from bedl.data.unknown import HANDLE_UNKNOWN
 from bedl.deploy.wrappers import InUnits
 from bedl.estimators import storage
 from bedl.estimators._sklearn import (
@@ -34,6 +35,7 @@ from bedl.estimators.fit import TrainingConfig, partial_train, resolve_config, s
 from bedl.estimators.inputs import (
     CHUNK,
     Inputs,
+    Related,
     TrainingSet,
     blurred_in_float32,
     check_image_shape,
@@ -81,10 +83,16 @@ class Portable:
         """Where targets have been moved and scaled to: what to add and what to multiply by to undo it."""
         return None
 
+    def _link(self) -> Callable[[Any], Any] | None:
+        """What leads from a prediction in the units of `_scale` to the targets; None: these are their units."""
+        return None
+
     def _as_predicted(self, method: nn.Module) -> nn.Module:
         """A module that predicts as the estimator does: in the targets' own units."""
         scale = self._scale()
-        return method if scale is None else InUnits(method, *(torch.as_tensor(part) for part in scale))
+        if scale is None:
+            return method
+        return InUnits(method, torch.as_tensor(scale[0]), torch.as_tensor(scale[1]), self._link())
 
     def _intervals(self) -> dict[str, Any] | None:
         """What rows that were held out say about intervals: ``scores`` and ``mass``; None: nothing was held out."""
@@ -152,7 +160,7 @@ class Portable:
 
 
 _CHOICES = {
-    "unseen": ("error", "ignore"), "precision": ("auto", "double", "bf16-mixed"),
+    "handle_unknown": HANDLE_UNKNOWN, "precision": ("auto", "double", "bf16-mixed"),
     "schedule": ("cosine", "warmup", "constant"),
 }  # fmt: skip
 
@@ -181,7 +189,7 @@ class Building(Portable, BaseEstimator):
         teacher: Any = "auto",
         image_shape: tuple[int, ...] | None = None,
         standardize: bool | str = True,
-        unseen: str = "error",
+        handle_unknown: str = "warn",
         ensemble: int = 1,
         epochs: int | str = "auto",
         batch_size: int | str = "auto",
@@ -208,7 +216,7 @@ class Building(Portable, BaseEstimator):
         self.teacher = teacher
         self.image_shape = image_shape
         self.standardize = standardize
-        self.unseen = unseen
+        self.handle_unknown = handle_unknown
         self.ensemble = ensemble
         self.epochs = epochs
         self.batch_size = batch_size
@@ -238,7 +246,17 @@ class Building(Portable, BaseEstimator):
         raise NotImplementedError
 
     # -- what was given -----------------------------------------------------------------------------
-    def _check(self, X: Any, y: Any, sample_weight: Any, X_var: Any, reset: bool, classes: Any = None) -> TrainingSet:
+    def _check(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        X_var: Any,
+        reset: bool,
+        classes: Any = None,
+        groups: Any = None,
+        order: Any = None,
+    ) -> TrainingSet:
         if not isinstance(self.ensemble, Integral) or self.ensemble < 1:
             raise ValueError(f"ensemble is a number of networks, at least 1, not {self.ensemble!r}")
         rate = self.learning_rate
@@ -271,7 +289,13 @@ class Building(Portable, BaseEstimator):
             self.target_names_ = None if names is None else [str(name) for name in names]
         else:
             self._same_shape(X)
-        return TrainingSet(X, self._targets(y, weight, reset, classes), weight, noise)
+        related = Related.of(len(X), groups, order)
+        if reset:
+            self._learn_likelihood(X, y, weight, related)
+        return TrainingSet(X, self._targets(y, weight, reset, classes), weight, noise, related)
+
+    def _learn_likelihood(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None, related: Related) -> None:
+        """Decide how targets are distributed, where there is a choice."""
 
     def _takes_table(self, X: Any, reset: bool) -> bool:
         """Whether X has to be encoded: it holds more than numbers, or what was learned from did."""
@@ -279,7 +303,10 @@ class Building(Portable, BaseEstimator):
 
     def _check_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """A table of any kind as numbers, and the targets, checked."""
-        table, self.encoder_ = encoded(self, X, self.encoder_, self.unseen)
+        table, self.encoder_ = encoded(self, X, self.encoder_, self.handle_unknown)
+        if np.isnan(table).any():  # values that an earlier call did not see are drawn from those that it saw
+            rows = self.encoder_.possible_rows(table)
+            table = rows[np.arange(len(table)) % len(rows), np.arange(len(table))]
         y = self._check_y(y)
         check_consistent_length(table, y)
         return table, y
@@ -390,12 +417,14 @@ class Building(Portable, BaseEstimator):
         points.scaled = True  # by the first call, whatever later ones bring
         return points
 
-    def _set_aside(self, points: Points, plan: TrainingConfig, seed: int) -> tuple[Points, Points | None]:
+    def _set_aside(
+        self, points: Points, plan: TrainingConfig, seed: int, related: Related
+    ) -> tuple[Points, Points | None]:
         """Points to learn from, and those that decide how bold predictions are, if the method wants some."""
         if not plan.n_calibration:
             return points, None
         kept, out = held_out(
-            points.n, plan.n_calibration, stream_seed(seed, len(self._members())), self._labels(points)
+            points.n, plan.n_calibration, stream_seed(seed, len(self._members())), self._labels(points), related
         )
         part = points.subset(kept)
         part.n_train = points.n_train * part.n / points.n
@@ -412,14 +441,16 @@ class Building(Portable, BaseEstimator):
         """
         raise NotImplementedError
 
-    def _parts(self, points: Points, plan: TrainingConfig, seed: int) -> Iterator[tuple[Points, Points | None]]:
+    def _parts(
+        self, points: Points, plan: TrainingConfig, seed: int, related: Related | None = None
+    ) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others."""
         for number in range(len(self._members())):
             if not plan.held_out:
                 yield points, None
                 continue
             count = min(plan.held_out, points.n - 1)
-            kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points))
+            kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points), related)
             if not len(out):
                 yield points, None
                 continue
@@ -444,6 +475,7 @@ class Building(Portable, BaseEstimator):
 
 
 MIN_CALIBRATION_ROWS = 9  # rows: with fewer there is none that 90 % of new ones stay below
+UNKNOWN_ROWS = 512  # rows with unknown values that are predicted at once
 FEW_ROWS = 64  # rows of a table, whose prediction is over before several threads have met
 MAX_HELD_OUT_ROWS = 100_000  # rows held out, and others, that a method in folds is shown at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
@@ -453,7 +485,12 @@ class BEDLEstimator(Building):
     """Base of `BEDLRegressor` and `BEDLClassifier`, which see for the parameters."""
 
     # -- learning ---------------------------------------------------------------------------------
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None) -> Any:
+    # scikit-learn hands these on wherever it knows of them
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True, "order": True}
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None, *, groups: Any = None, order: Any = None
+    ) -> Any:
         """Learn from a table.
 
         Args:
@@ -461,9 +498,14 @@ class BEDLEstimator(Building):
             y: targets. shape: (n,), or (n, n_targets) in regression
             sample_weight: how much each point counts: one of weight 2 as if it were there twice. shape: (n,)
             X_var: variance of the noise in X, in X's units squared: one for all, one per feature or one per value.
+            groups: which rows belong together, such as those of a patient or a house; numbers or texts. What is left
+                out, to weigh and to calibrate, is left out in whole groups, so that intervals hold for new groups.
+                shape: (n,)
+            order: when rows were observed: numbers or times. The latest are left out, so that intervals hold for the
+                next period. shape: (n,)
         """
         continuing = bool(self.warm_start) and hasattr(self, "method_")
-        table = self._check(X, y, sample_weight, X_var, reset=not continuing)
+        table = self._check(X, y, sample_weight, X_var, not continuing, groups=groups, order=order)
         seed = self._seed()
         if not continuing:
             self._build(table, seed, steps=bool(self.warm_start))
@@ -472,22 +514,25 @@ class BEDLEstimator(Building):
         self.n_seen_ = table.size
         points = self._points(table)
         points.n_train = table.size
+        related = table.related if points.index is None else table.related[points.index]
         distils = registry.get(self.built_[0]).distils
         with limit_threads(self._work(plan.batch_size)):
             if self._members()[0].fit_mode == "direct":
                 self.history_ = self._fit_by_itself(points)
             elif self.method_.folds:
-                self.history_ = self._fit_in_folds(points, plan, seed, continuing)
+                self.history_ = self._fit_in_folds(points, plan, seed, continuing, related)
             else:
-                points, n_calibration = self._set_aside(points, plan, seed)
+                points, n_calibration = self._set_aside(points, plan, seed, related)
+                if n_calibration is not None:
+                    related = table.related[points.index]
                 if distils:
                     from bedl.estimators.distill import committee_of, labelled_points, near_points, of_points
 
                     committee = committee_of(self, table, points, seed)
                     fresh = near_points(committee, table, points, seed)
                     points = labelled_points(committee, table, points, seed)
-                    plan = of_points(plan, len(table.X), points)
-                parts = list(self._parts(points, plan, seed))
+                    plan, related = of_points(plan, len(table.X), points), Related()
+                parts = list(self._parts(points, plan, seed, related))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
                 if n_calibration is not None:
                     self._calibrate(n_calibration)
@@ -522,7 +567,9 @@ class BEDLEstimator(Building):
         members = f"{len(self._members())} networks" if len(self._members()) > 1 else "one network"
         return f"method {name!r}" + (f" ({given})" if given and not said else "") + f": {said or members}"
 
-    def _fit_in_folds(self, points: Points, plan: TrainingConfig, seed: int, continuing: bool) -> list[dict[str, Any]]:
+    def _fit_in_folds(
+        self, points: Points, plan: TrainingConfig, seed: int, continuing: bool, related: Related
+    ) -> list[dict[str, Any]]:
         """Let each member learn from the points outside its fold, then the whole from those inside."""
         name, folds, members = self.built_[0], self.method_.folds, self._members()
         for refused, what in ((continuing, "warm_start"), (plan.held_out > 0, "early_stopping")):
@@ -536,7 +583,7 @@ class BEDLEstimator(Building):
                 f"and with fewer than {MIN_CALIBRATION_ROWS} rows 90 % intervals may hold far less; give more rows",
                 stacklevel=3,
             )
-        fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points))
+        fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points), related)
         held = self.method_.held_folds
         parts: list[tuple[Points, Points | None]] = []
         for number in range(len(members)):
@@ -612,7 +659,33 @@ class BEDLEstimator(Building):
             X_var: variance of the noise in X, as in `fit`.
         """
         check_is_fitted(self, "method_")
-        inputs = self._inputs(X, X_var)
+        inputs = self._rows(X, X_var)
+        if self.encoder_ is None:
+            return self._predicted(inputs)
+        return self.encoded_dist(inputs.X, self.encoder_)
+
+    def encoded_dist(self, x: np.ndarray, encoder: Any) -> Predictive:
+        """The prediction for encoded rows, averaged over what training saw where values are unknown.
+
+        Args:
+            x: NaN where a value is unknown. shape: (n, features)
+            encoder: how they were encoded.
+        """
+        unknown, dtype = np.isnan(x).any(1), getattr(torch, self.dtype_)
+        if not unknown.any():
+            return self._predicted(Inputs(x, None, dtype))
+        order = np.argsort(unknown, kind="stable")
+        known, rest = order[: len(x) - int(unknown.sum())], order[len(x) - int(unknown.sum()) :]
+        parts = [self._predicted(Inputs(x[known], None, dtype))] if len(known) else []
+        for rows in np.array_split(rest, -(-len(rest) // UNKNOWN_ROWS)):
+            possible = encoder.possible_rows(x[rows])
+            flat = self._predicted(Inputs(possible.reshape(-1, x.shape[1]), None, dtype))
+            parts.append(flat._map(lambda leaf, size=possible.shape[:2]: leaf.unflatten(0, size)).marginal())
+        found = values_of(parts)[torch.as_tensor(np.argsort(order))]
+        found.names = self._output_names()
+        return found
+
+    def _predicted(self, inputs: Inputs) -> Predictive:
         place = device_of(self.method_)
         if self.method_.training:
             self.method_.eval()  # once, not for every prediction
@@ -632,11 +705,18 @@ class BEDLEstimator(Building):
         found.names = self._output_names()
         return found
 
-    def _inputs(self, X: Any, X_var: Any = None) -> Inputs:
-        """Rows to predict for, checked, and encoded where training's were."""
+    def _inputs(self, X: Any) -> Inputs:
+        """Rows, checked, and encoded where training's were; a typical value in place of an unknown one."""
+        inputs = self._rows(X, None)
+        if self.encoder_ is not None and np.isnan(inputs.X).any():
+            inputs.X = self.encoder_.possible_rows(inputs.X, 1)[0]
+        return inputs
+
+    def _rows(self, X: Any, X_var: Any) -> Inputs:
+        """Rows to predict for, checked, and encoded where training's were: NaN where a value is unknown."""
         X = dense(X)
         if self.encoder_ is not None:
-            X = encoded(self, X, self.encoder_, self.unseen)[0]
+            X = encoded(self, X, self.encoder_, self.handle_unknown)[0]
         elif needs_encoding(X) and len(self.input_shape_) == 1:
             raise ValueError(
                 "X holds text or missing values (NaN), and what was learned from held numbers only: fill them in, or "

@@ -3,52 +3,58 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from bedl.evaluation.tasks import signed_scores
 
 __all__ = ["checked_scores", "fitted_temperatures", "held_out_scores", "thinned"]
 
 
 MAX_SCORES = 2000  # scores that are kept
 OUTLIER_SHARE = 0.05  # the share of points that may be of none of the classes
-Scores = tuple[list[list[float]], list[float]]
+Scores = tuple[list[list[float]], list[list[float]]]
 
 
-def held_out_scores(mean: np.ndarray, std: np.ndarray, y: np.ndarray) -> Scores:
-    """By how many standard deviations each target was missed, ascending, and how many rows there are up to each.
+def held_out_scores(z: np.ndarray, weight: np.ndarray | None = None) -> Scores:
+    """By how many spreads targets lie above the centre, ascending, and how many rows there are up to each.
 
-    Of many rows only some are kept, such that a quantile of those is never smaller than one of all.
+    Of many rows only some are kept, such that the quantiles of those lie no nearer to the centre.
 
     Args:
-        mean, std, y: shape (n, targets)
+        z: shape (n, targets)
+        weight: how much each row counts; None: all the same. shape: (n,)
 
     Example:
-        >>> held_out_scores(np.zeros((3, 1)), np.ones((3, 1)), np.array([[-2.0], [1.0], [0.5]]))
-        ([[0.5], [1.0], [2.0]], [1.0, 2.0, 3.0])
+        >>> held_out_scores(np.array([[-2.0], [1.0], [0.5]]))
+        ([[-2.0], [0.5], [1.0]], [[1.0], [2.0], [3.0]])
     """
-    if mean.shape != y.shape:
-        raise ValueError(f"y has {y.shape[1]} targets, but was fitted with {mean.shape[1]}")
-    scores = np.sort(np.abs(y - mean) / std, axis=0)
-    return thinned(scores, np.arange(1.0, len(scores) + 1))
+    order = np.argsort(z, axis=0, kind="stable")
+    weight = np.ones(len(z)) if weight is None else weight
+    return thinned(np.take_along_axis(z, order, 0), weight[order].cumsum(0))
 
 
-def thinned(scores: np.ndarray, mass: np.ndarray) -> tuple[list[Any], list[Any]]:
-    """At most `MAX_SCORES`, the last among them. scores: shape (n, targets); mass: shape (n,) or (n, targets)"""
-    kept = (
-        np.unique(np.linspace(len(scores) - 1, 0, MAX_SCORES).round().astype(int))
-        if len(scores) > MAX_SCORES
-        else slice(None)
-    )
-    return scores[kept].tolist(), mass[kept].tolist()
+def thinned(scores: np.ndarray, mass: np.ndarray) -> Scores:
+    """At most `MAX_SCORES` of them, the first and the last among them. shapes: (n, targets)"""
+    if len(scores) > MAX_SCORES:
+        kept = np.unique(np.linspace(len(scores) - 1, 0, MAX_SCORES).round().astype(int))
+        scores, mass = scores[kept], mass[kept]
+    return scores.tolist(), mass.tolist()
 
 
-def checked_scores(stored: Any, n_targets: int) -> Scores | None:
-    """Scores from a file, or an error if they are none."""
+def checked_scores(state: Mapping[str, Any], name: str, n_targets: int) -> Scores | None:
+    """Scores from a file, or an error if they are none. Before version 5 of the format they were absolute."""
+    stored = state.get(f"{name}_scores")
+    if stored is None and state.get(name) is not None:
+        stored = signed_scores(*state[name])
     if stored is None:
         return None
-    scores, mass = np.asarray(stored[0], dtype=np.float64), np.asarray(stored[1], dtype=np.float64)
-    if scores.shape != (len(mass), n_targets) or not np.isfinite(scores).all() or not np.isfinite(mass).all():
+    scores, mass = (np.asarray(part, dtype=np.float64) for part in stored)
+    if scores.ndim != 2 or scores.shape[1] != n_targets or mass.shape != scores.shape:
+        raise ValueError("the calibration is none of this model")
+    if not np.isfinite(scores).all() or not np.isfinite(mass).all() or not len(scores):
         raise ValueError("the calibration is none of this model")
     return scores.tolist(), mass.tolist()
 

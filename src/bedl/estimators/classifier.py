@@ -71,8 +71,10 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         super().__init__(*settings, **more)
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None) -> Any:
-        return super().fit(X, y, self._weights(y, sample_weight), X_var)
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None, *, groups: Any = None, order: Any = None
+    ) -> Any:
+        return super().fit(X, y, self._weights(y, sample_weight), X_var, groups=groups, order=order)
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, X_var: Any = None

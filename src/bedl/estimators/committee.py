@@ -23,6 +23,7 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from bedl.estimators.inputs import Related
 from bedl.methods.distilled import SCALES
 
 __all__ = ["ClassCommittee", "Committee", "TargetCommittee", "default_members", "near_rows"]
@@ -95,7 +96,7 @@ class TargetCommittee(Committee):
     Attributes:
         weights: of the members, for each target. shape: (members, D)
         log_weights, scales: of the mixture of scales of all residuals. shapes: (8,)
-        scores: of rows held out, |y − mean| / std. shape: (n, D)
+        scores: of rows held out, (y − mean) / std. shape: (n, D)
     """
 
     def said(self, member: Any, X: np.ndarray) -> np.ndarray:
@@ -127,7 +128,7 @@ class TargetCommittee(Committee):
         self.size = size  # the variance of a mixture whose scales have mean 1
         self.scales, self.log_weights = SCALES.numpy() / size, np.log(shares)
         self.variance = variance * size
-        self.scores = np.abs(residual) / np.sqrt(self.variance)
+        self.scores = residual / np.sqrt(self.variance)
 
     def labels(self, X: np.ndarray, fold: np.ndarray, random: np.random.Generator) -> np.ndarray:
         mean = (self.outputs(X, fold) * self.weights).sum(1)
@@ -189,12 +190,18 @@ class ClassCommittee(Committee):
 
 
 def fitted(
-    makers: Sequence[Any], X: np.ndarray, y: np.ndarray, fold: np.ndarray, held: int, weight: np.ndarray | None
+    makers: Sequence[Any],
+    X: np.ndarray,
+    y: np.ndarray,
+    fold: np.ndarray,
+    held: int,
+    weight: np.ndarray | None,
+    related: Related | None = None,
 ) -> Members:
-    """Each maker's members, one for each fold that is held out, without the rows of that fold."""
+    """Each maker's members, one for each fold that is held out, without the rows of that fold, or in time the later."""
     members: Members = []
     for number in range(held):
-        rows = fold != number
+        rows = (related or Related()).training(fold, number)
         members.append([_fit(maker, X[rows], y[rows], None if weight is None else weight[rows]) for maker in makers])
     return members
 

@@ -19,7 +19,7 @@ from bedl.estimators.committee import (
     near_rows,
 )
 from bedl.estimators.fit import TrainingConfig, seeds_of, train
-from bedl.estimators.inputs import Inputs, TrainingSet, cut_in_folds
+from bedl.estimators.inputs import Inputs, Related, TrainingSet, cut_in_folds
 from bedl.methods import registry
 from bedl.training.data import Points, stream_seed
 
@@ -78,18 +78,21 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
     """
     X, y, weight = counted(table)
     n, classes = len(X), estimator.task_ == "classification"
-    fold = cut_in_folds(n, FOLDS, stream_seed(seed, 2), y if classes else None)
-    held = FOLDS if n <= MANY_ROWS else 1
+    related = table.related if table.weight is None else table.related[table.weight > 0]
+    fold = cut_in_folds(n, FOLDS, stream_seed(seed, 2), y if classes else None, related)
+    held = (FOLDS if related.order is None else FOLDS - 1) if n <= MANY_ROWS else 1  # nothing is before the first
     teacher = estimator.teacher
     default = isinstance(teacher, str) and teacher == "auto"
     given = teacher if isinstance(teacher, (list, tuple)) else [teacher]
     makers = default_members(estimator.task_, n, estimator.n_targets_) if default else list(given)
-    members = fitted(makers, X, y, fold, held, weight)
+    members = fitted(makers, X, y, fold, held, weight, related)
     if default:
-        for own, network in zip(members, _networks(estimator, points, fold, held, seed), strict=True):
+        for own, network in zip(members, _networks(estimator, points, fold, held, related, seed), strict=True):
             own.append(network)
     committee: Any = ClassCommittee(members, estimator.n_targets_) if classes else TargetCommittee(members)
     committee.fit(X, y, fold, weight)
+    committee.labelling = held if related.order is None else 1  # members of early periods have seen few rows
+    committee.row_weights = related[committee.held].weights()
     return committee
 
 
@@ -134,7 +137,7 @@ def _near(
     committee: Any, X: np.ndarray, weight: np.ndarray | None, count: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     rows = near_rows(X, weight, count, random)
-    return rows, committee.labels(rows, random.integers(len(committee.members), size=count), random)
+    return rows, committee.labels(rows, random.integers(committee.labelling, size=count), random)
 
 
 def _points(rows: np.ndarray, targets: np.ndarray, y: np.ndarray, points: Points) -> Points:
@@ -152,7 +155,9 @@ def of_points(plan: TrainingConfig, n: int, points: Points) -> TrainingConfig:
     return dataclasses.replace(plan, epochs=max(1, round(steps * plan.batch_size / points.n)))
 
 
-def _networks(estimator: Any, points: Points, fold: np.ndarray, held: int, seed: int) -> list[_Network]:
+def _networks(
+    estimator: Any, points: Points, fold: np.ndarray, held: int, related: Related, seed: int
+) -> list[_Network]:
     """A network for each fold that is held out, which has learned without it."""
     method, (prior, frequency) = registry.get("evidence"), NETWORK[estimator.task_]
     dtype = next(p.dtype for p in estimator.method_.parameters())
@@ -161,7 +166,7 @@ def _networks(estimator: Any, points: Points, fold: np.ndarray, held: int, seed:
         members = [method(estimator._problem_, weight_prior=prior, frequency=frequency).to(dtype) for _ in range(held)]
     parts: list[Any] = []
     for number in range(held):
-        part = points.subset(np.flatnonzero(fold != number))
+        part = points.subset(np.flatnonzero(related.training(fold, number)))
         part.n_train = points.n_train * part.n / points.n
         parts.append((part, None))
     size = min(64 if points.n < 3000 else 128, parts[0][0].n)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Inputs",
+    "Related",
     "TrainingSet",
     "blurred_in_float32",
     "check_image_shape",
@@ -49,6 +50,58 @@ MAX_MEAN_SHARE = 0.1  # a mean weight below which weights are taken for shares
 MIN_RELATIVE_SPREAD = 1e-4  # spread over size, below which single precision has only some hundred values for a column
 
 
+@dataclasses.dataclass(frozen=True)
+class Related:
+    """Which rows belong together, or which come later: they are left out together, or the latest ones are.
+
+    Attributes:
+        groups: number of each row's group, or None. shape: (n,)
+        order: place of each row in time, or None. shape: (n,)
+    """
+
+    groups: np.ndarray | None = None
+    order: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, n: int, groups: Any, order: Any) -> Related:
+        """Checked, for n rows.
+
+        Example:
+            >>> Related.of(3, ["a", "b", "a"], None).groups
+            array([0, 1, 0])
+        """
+        if groups is not None and order is not None:
+            raise ValueError("give groups or order, not both: new rows are of new groups, or of the next period")
+        found = []
+        for name, values in (("groups", groups), ("order", order)):
+            array = None if values is None else np.asarray(values)
+            if array is not None and array.shape != (n,):
+                raise ValueError(f"{name} of shape {array.shape} are not one for each of {n} rows")
+            if array is not None and any(value is None or value != value for value in array.tolist()):
+                raise ValueError(f"{name} holds missing values; each row needs one")
+            found.append(None if array is None else np.unique(array, return_inverse=True)[1])
+        if found[0] is not None and n and not found[0].any():
+            raise ValueError("groups holds one group only; to tell how well new groups are predicted takes two")
+        return cls(*found)
+
+    def __getitem__(self, rows: Any) -> Related:
+        parts = (None if part is None else part[rows] for part in (self.groups, self.order))
+        return Related(*parts)
+
+    def training(self, fold: np.ndarray, number: int) -> np.ndarray:
+        """Which rows may be learned from to tell a fold's: all others, in time the earlier ones. shape: (n,)"""
+        return fold != number if self.order is None else fold > number
+
+    @property
+    def given(self) -> bool:
+        """Whether rows are anything else than exchangeable."""
+        return self.groups is not None or self.order is not None
+
+    def weights(self) -> np.ndarray | None:
+        """How much each row counts where all groups count the same; None: rows do. shape: (n,)"""
+        return None if self.groups is None else 1 / np.bincount(self.groups)[self.groups]
+
+
 @dataclasses.dataclass
 class TrainingSet:
     """Checked training data.
@@ -58,12 +111,14 @@ class TrainingSet:
         y: as the head wants it, standardised in regression. shape: (n,) or (n, D)
         weight: shape (n,), or None
         noise: variance of X's noise, or None
+        related: which rows belong together, or which come later.
     """
 
     X: np.ndarray
     y: np.ndarray
     weight: np.ndarray | None
     noise: np.ndarray | None
+    related: Related = dataclasses.field(default_factory=lambda: Related())
 
     @property
     def size(self) -> float:
@@ -227,21 +282,41 @@ def blurred_in_float32(X: np.ndarray) -> bool:
     return bool(((std < MIN_RELATIVE_SPREAD * np.abs(mean)) & (X.max(0) > X.min(0))).any())
 
 
-def cut_in_folds(n: int, folds: int, seed: int, classes: np.ndarray | None = None) -> np.ndarray:
+def cut_in_folds(
+    n: int, folds: int, seed: int, classes: np.ndarray | None = None, related: Related | None = None
+) -> np.ndarray:
     """Number of each point's fold, at random and of equal sizes. shape: (n,)
+
+    Groups are kept together. In time, fold 0 is the latest, the next ones come before it: only fold 0 tells what is to
+    come.
 
     Args:
         n: how many points there are.
         folds: how many folds.
         seed: of the choice.
         classes: each is spread evenly over the folds. shape: (n,)
+        related: which points belong together, or come later.
 
     Example:
         >>> fold = cut_in_folds(6, 3, seed=0, classes=np.array([0, 0, 0, 1, 1, 1]))
         >>> sorted(fold[:3].tolist()), sorted(fold[3:].tolist())
         ([0, 1, 2], [0, 1, 2])
+        >>> cut_in_folds(6, 3, seed=0, related=Related(order=np.arange(6)))
+        array([2, 2, 1, 1, 0, 0])
     """
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(n)
+    related, random = related or Related(), np.random.Generator(np.random.PCG64(seed))
+    if related.order is not None:
+        rank = np.empty(n, dtype=np.int64)
+        rank[np.argsort(related.order, kind="stable")] = np.arange(n)
+        return (n - 1 - rank) * folds // n
+    if related.groups is not None:
+        sizes = np.bincount(related.groups)
+        of_group, filled = np.empty(len(sizes), dtype=np.int64), np.zeros(folds)
+        for group in sorted(random.permutation(len(sizes)), key=lambda group: -sizes[group]):
+            of_group[group] = int(filled.argmin())
+            filled[of_group[group]] += sizes[group]
+        return of_group[related.groups]
+    order = random.permutation(n)
     if classes is not None:
         order = order[np.argsort(classes[order], kind="stable")]
     fold = np.empty(n, dtype=np.int64)
@@ -249,26 +324,49 @@ def cut_in_folds(n: int, folds: int, seed: int, classes: np.ndarray | None = Non
     return fold
 
 
-def held_out(n: int, count: int, seed: int, classes: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the points to train on, and of `count` points held out.
+def held_out(
+    n: int, count: int, seed: int, classes: np.ndarray | None = None, related: Related | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the points to train on, and of about `count` points held out.
 
     Args:
         n: how many points there are.
-        count: how many are held out.
+        count: how many are held out: in whole groups if there are such, and the latest ones in time.
         seed: of the choice.
-        classes: keep their proportions, and at least one point of each for training. shape: (n,)
+        classes: keep their proportions, unless points are related, and at least one point of each for training.
+            shape: (n,)
+        related: which points belong together, or come later.
     """
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(n)
-    free = order
-    if classes is not None:
-        order = order[np.argsort(classes[order], kind="stable")]  # by class, in random order within
-        _, first = np.unique(classes[order], return_index=True)
-        free = np.delete(order, first)
-    count = min(count, len(free))
-    chosen = free[(np.arange(count) * len(free)) // max(count, 1)]
+    related, random = related or Related(), np.random.Generator(np.random.PCG64(seed))
     kept = np.ones(n, dtype=bool)
-    kept[chosen] = False
-    return np.flatnonzero(kept), np.sort(chosen)
+    if related.order is not None:
+        kept[np.argsort(related.order, kind="stable")[n - min(count, n - 1) :]] = False
+    elif related.groups is not None:
+        _hold_out_groups(kept, count, related.groups, random)
+    else:
+        order = random.permutation(n)
+        free = order
+        if classes is not None:
+            order = order[np.argsort(classes[order], kind="stable")]  # by class, in random order within
+            _, first = np.unique(classes[order], return_index=True)
+            free = np.delete(order, first)
+        count = min(count, len(free))
+        kept[free[(np.arange(count) * len(free)) // max(count, 1)]] = False
+    if classes is not None and related.given:  # no class is held out entirely
+        lost = np.setdiff1d(classes, classes[kept])
+        kept |= np.isin(classes, lost)
+    return np.flatnonzero(kept), np.flatnonzero(~kept)
+
+
+def _hold_out_groups(kept: np.ndarray, count: int, groups: np.ndarray, random: np.random.Generator) -> None:
+    """Groups at random until there are as many points as asked for, but never all groups."""
+    for group in random.permutation(groups.max() + 1)[:-1]:
+        if count <= 0:
+            return
+        own = groups == group
+        if own.sum() < 2 * count or kept.all():
+            kept[own] = False
+            count -= int(own.sum())
 
 
 def values_of(predictions: list[Any]) -> Any:
@@ -332,24 +430,35 @@ def _is_number(dtype: Any) -> bool:
     return bool(getattr(dtype, "is_numeric", lambda: False)())  # polars
 
 
-def encoded(estimator: Any, X: Any, encoder: FeatureEncoder | None, unseen: str) -> tuple[np.ndarray, FeatureEncoder]:
+def encoded(
+    estimator: Any, X: Any, encoder: FeatureEncoder | None, handle_unknown: str
+) -> tuple[np.ndarray, FeatureEncoder]:
     """X as numbers, and how: as before if there is an encoder, else decided anew.
 
     Args:
         estimator: whose names and number of columns are set, or compared.
         X: the table.
         encoder: of the training table.
-        unseen: what to do about categories that training did not see: "error" or "ignore".
+        handle_unknown: what to do about values that training did not see: they are NaN, with a warning if it is
+            "warn"; or they are an "error".
+
+    Returns:
+        features of shape (n, d), and what made them
     """
     from bedl.data import DataError, open_table
     from bedl.data.encode import FeatureEncoder
+    from bedl.data.unknown import UnknownValues
 
     _check_feature_names(estimator, X, reset=encoder is None)
     _check_n_features(estimator, X, reset=encoder is None)
     table = open_table(_as_frame(X))
     try:
         encoder = FeatureEncoder.fit(table) if encoder is None else encoder
-        return encoder(table, unseen), encoder
+        unknown = None if handle_unknown == "error" else UnknownValues()
+        features = encoder(table, unknown)
+        if unknown is not None and handle_unknown == "warn":
+            unknown.warn()
+        return features, encoder
     except DataError as error:
         if any(f"{name}=" in str(error) for name in ("ignore", "categorical", "decimal")):
             raise DataError(

@@ -19,9 +19,12 @@ from bedl.estimators._sklearn import (
 from bedl.estimators.acquisition import MAX_ROWS, candidates, most_telling, rest_of
 from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
 from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
-from bedl.estimators.inputs import check_targets, column_moments
+from bedl.estimators.inputs import Related, check_targets, column_moments
+from bedl.estimators.likelihood import LIKELIHOODS, Link, likeliest_link
+from bedl.evaluation.tasks import held_out_factors, signed_scores
 from bedl.heads import head_of
-from bedl.methods.stack.weights import held_out_quantile
+from bedl.heads.predictive import LinkedPredictive
+from bedl.methods import registry
 
 __all__ = ["BEDLRegressor"]
 
@@ -47,10 +50,14 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         standardize: scale each feature (channel, for images) to mean 0 and variance 1 in front of the network.
             ``"shared"``: all features alike, for pixels as columns of a table, of which some hardly vary. Turn it off
             for a network that was trained on the inputs as they are.
-        unseen: where X holds text or missing values, which are encoded as the command line does it: whether a category
-            that training did not see, or a missing value in a column that had none, is an ``"error"``, or taken as no
-            category, or the mean (``"ignore"``).
-        likelihood: ``"normal"`` for real targets, or another task of bedl for numbers, such as ``"count"``.
+        handle_unknown: where X holds text or missing values, which are encoded as the command line does it: what to do
+            about a category that training did not see, or a missing value in a column that had none. ``"warn"``: count
+            them in a warning, and average predictions over the values that training saw, whose disagreement is
+            distributional uncertainty; ``"ignore"``: the same without a warning; ``"error"``.
+        likelihood: the distribution of the targets: ``"normal"``, ``"log-normal"`` for positive ones,
+            ``"logit-normal"`` for those between 0 and 1, or ``"count"`` for whole numbers from 0 on. All tails are
+            those of mixtures. ``"auto"``: of the first three what makes rows most likely that were left out, where the
+            method is "auto" or "distilled"; else normal.
         ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
         epochs: how often each point is seen at most; ``"auto"``: from the number of points.
         batch_size: points per step; ``"auto"``: from the number of points.
@@ -94,7 +101,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     """
 
     @parameters_of(BEDLEstimator.__init__)
-    def __init__(self, *settings: Any, likelihood: str = "normal", **more: Any):
+    def __init__(self, *settings: Any, likelihood: str = "auto", **more: Any):
         super().__init__(*settings, **more)
         self.likelihood = likelihood
 
@@ -132,8 +139,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             coverage: the probability.
             X_var: variance of the noise in X, as in `fit`.
             calibrated: after `calibrate`, and where the method holds out folds as the default does, as many standard
-                deviations about the mean as held that share of the rows that were held out. Otherwise, and where
-                False, the quantiles of the prediction itself.
+                deviations below and above the mean as leave half of the rest of the rows that were held out on either
+                side. Otherwise, and where False, the quantiles of the prediction itself.
         """
         lower, upper = self.interval_of(self.predict_dist(X, X_var), coverage, calibrated)
         return self._shaped(lower), self._shaped(upper)
@@ -142,14 +149,16 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         """The interval of what `predict_dist` gave, as for `predict_interval`. shapes: (n, n_targets)"""
         if not isinstance(coverage, Real) or not 0 < coverage < 1:
             raise ValueError(f"coverage must lie between 0 and 1, not {coverage!r}")
-        factor = self._factor(coverage) if calibrated else None
-        if factor is None:
+        factors = self._factors(coverage) if calibrated else None
+        if factors is None:
             return prediction.interval(coverage)
-        fresh = self._scores() is not None
-        spread = prediction.std if fresh else self.method_.interval_spread(prediction)
-        rounding = 4 * torch.finfo(spread.dtype).eps * prediction.mean.abs()  # of targets that are all the same
-        reach = torch.maximum(factor.to(spread) * spread, rounding)
-        return prediction.mean - reach, prediction.mean + reach
+        linked = isinstance(prediction, LinkedPredictive)
+        base: Any = prediction.base if linked else prediction
+        spread = base.std if self._scores() is not None else self.method_.interval_spread(base)
+        rounding = 4 * torch.finfo(spread.dtype).eps * base.mean.abs()  # of targets that are all the same
+        below, above = (factor.to(spread) * spread + rounding for factor in factors)
+        ends = base.mean - below, base.mean + above
+        return (prediction.link(ends[0]), prediction.link(ends[1])) if linked else ends
 
     def predict_quantiles(self, X: Any, alpha: Any = (0.05, 0.5, 0.95), X_var: Any = None) -> Any:
         """Quantiles as skpro gives them: a pandas frame with the columns (target, alpha).
@@ -187,29 +196,57 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLRegressor:
         """Let rows that were not learned from decide how wide intervals are (split conformal prediction).
 
-        As many standard deviations about the mean as held the asked share of these rows: in this way intervals of any
-        model cover, if new rows are like these. Densities and standard deviations stay as they are.
+        As many standard deviations below and above the mean as leave half of the rest of these rows on either side: in
+        this way both tails of any model hold their share, if new rows are like these. Densities and standard deviations
+        stay as they are.
 
         Args:
             X: shape (n, n_features)
             y: as in `fit`.
             X_var: variance of the noise in X, as in `fit`.
         """
-        prediction = self.predict_dist(X, X_var)
+        base = self._base(self.predict_dist(X, X_var))
         y = self._check_y(y)
         check_consistent_length(X, y)
-        self.calibration_ = held_out_scores(prediction.mean.numpy(), prediction.std.numpy(), y.reshape(len(y), -1))
+        columns = self.link_.inverse(y.reshape(len(y), -1).astype(np.float64))
+        if columns.shape != base.mean.shape:
+            raise ValueError(f"y has {columns.shape[1]} targets, but was fitted with {self.n_targets_}")
+        self.calibration_ = held_out_scores((columns - base.mean.numpy()) / base.std.numpy())
         return self
+
+    def _base(self, prediction: Any) -> Any:
+        """What the network predicts: of positive and bounded targets what the link is taken of."""
+        return prediction.base if isinstance(prediction, LinkedPredictive) else prediction
 
     def _intervals(self) -> dict[str, Any] | None:
         if self._scores() is not None:
             scores, mass = self._scores()
         elif self.method_.interval_factor(0.9) is not None:
             held = self.method_.intervals
-            scores, mass = thinned(held.scores.double().cpu().numpy(), held.mass.double().cpu().numpy())
+            scores, mass = thinned(*signed_scores(held.scores.double().cpu(), held.mass.double().cpu()))
         else:
             return None
-        return {"scores": scores, "mass": mass}
+        return {"signed": scores, "mass": mass, **self.link_.described()}
+
+    def _in_units(self, prediction: Any) -> Any:
+        return self.link_.predicted(super()._in_units(prediction))
+
+    def _link(self) -> Any:
+        return None if self.link_.kind is None else self.link_.predicted
+
+    def _learn_likelihood(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None, related: Related) -> None:
+        columns = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        if self.likelihood in LIKELIHOODS[1:]:
+            self.link_ = Link.of(str(self.likelihood), columns)
+        elif self.likelihood == "auto" and self._chooses() and X.ndim == 2:
+            self.link_ = likeliest_link(X, columns, weight, related)
+        else:
+            self.link_ = Link.of("normal", columns)
+
+    def _chooses(self) -> bool:
+        """Whether the method is one that decides for itself how a table is learned."""
+        asked = registry.get(self.method)
+        return self.net is None and (asked.choice is not None or asked.distils)
 
     def _as_predicted(self, method: Any) -> Any:
         module = super()._as_predicted(method)
@@ -218,20 +255,24 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         fresh = self._scores() is not None
         return WithSpread(module, (lambda prediction: prediction.std) if fresh else method.interval_spread)
 
-    def _factor(self, coverage: float) -> torch.Tensor | None:
-        """How many standard deviations an interval reaches; None: nothing was held out. shape: (n_targets,)"""
+    def _factors(self, coverage: float) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """How many standard deviations an interval reaches below and above the mean; None: nothing was held out.
+
+        shapes: (n_targets,)
+        """
         if self._scores() is None:
-            return self.method_.interval_factor(coverage)
-        scores, mass = (torch.as_tensor(part, dtype=torch.float64) for part in self._scores())
-        factor = held_out_quantile(scores, mass[:, None].expand_as(scores), coverage)
-        if not bool(factor.isfinite().all()):
+            factor = self.method_.interval_factor(coverage)
+            return None if factor is None else (factor, factor)
+        scores, mass = self._scores()
+        below, above = (torch.as_tensor(factor) for factor in held_out_factors(scores, mass, coverage))
+        if not bool((below.isfinite() & above.isfinite()).all()):
             if self.calibration_ is None:  # few rows were held out by fit: as the prediction itself has it
                 return None
             raise ValueError(
-                f"{int(mass[-1])} rows are too few to calibrate intervals of {coverage:.0%}: give more rows to "
+                f"{len(scores)} rows are too few to calibrate intervals of {coverage:.0%}: give more rows to "
                 "calibrate, or ask for a smaller coverage"
             )
-        return factor
+        return below, above
 
     def _scores(self) -> Any:
         """By how many standard deviations rows were missed that were not learned from; None: there were none."""
@@ -274,7 +315,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         place: Any = getattr(self.method_, "place", None)
         if place is None:
             raise ValueError(f"method {self.built_[0]!r} knows no distances between rows; rows_to_label needs 'auto'")
-        prediction, size = self.predict_dist(X), torch.as_tensor(self.target_scale_).square()
+        prediction, size = self._base(self.predict_dist(X)), torch.as_tensor(self.target_scale_).square()
         unknown, noise = ((part / size).mean(1).numpy() for part in (prediction.epistemic, prediction.data))
         if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(unknown):
             raise ValueError(f"n is a number of rows, from 1 to the {len(unknown)} of X; not {n!r}")
@@ -289,8 +330,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         for name in ("scales", "log_weights"):
             own = getattr(self.method_, name)
             own.copy_(torch.as_tensor(getattr(committee, name)).to(own))
-        scores = np.sort(committee.scores, axis=0)
-        self.held_out_ = thinned(scores, np.arange(1.0, len(scores) + 1))
+        self.held_out_ = held_out_scores(committee.scores, committee.row_weights)
 
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         return validate_data(
@@ -302,9 +342,9 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return _check_y(y, multi_output=True, y_numeric=True, estimator=self)
 
     def _targets(self, y: np.ndarray, weight: np.ndarray | None, reset: bool, classes: Any) -> np.ndarray:
-        columns = y.astype(np.float64).reshape(len(y), -1)
+        columns = self.link_.inverse(y.astype(np.float64).reshape(len(y), -1))
         if reset:
-            self.task_ = "regression" if self.likelihood == "normal" else str(self.likelihood)
+            self.task_ = str(self.likelihood) if self.likelihood not in LIKELIHOODS else "regression"
             self.n_targets_ = columns.shape[1]
             head = head_of(self.task_, self.n_targets_)
             self.target_loc_, self.target_scale_ = np.zeros(self.n_targets_), np.ones(self.n_targets_)
@@ -332,16 +372,17 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             "target_scale": self.target_scale_.tolist(),
             "flat_target": self._flat,
             "task": self.task_,
-            "calibration": getattr(self, "calibration_", None),
-            "held_out": getattr(self, "held_out_", None),
+            "calibration_scores": getattr(self, "calibration_", None),
+            "held_out_scores": getattr(self, "held_out_", None),
+            "link": self.link_.to_dict(),
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.target_loc_ = np.asarray(state["target_loc"])
         self.target_scale_ = np.asarray(state["target_scale"])
-        self._flat = state["flat_target"]
+        self._flat, self.link_ = state["flat_target"], Link.from_dict(state.get("link", {}), len(self.target_loc_))
         for name in ("calibration", "held_out"):
-            setattr(self, f"{name}_", checked_scores(state.get(name), len(self.target_loc_)))
+            setattr(self, f"{name}_", checked_scores(state, name, len(self.target_loc_)))
         self.task_, self.n_targets_ = state["task"], len(self.target_loc_)
 
     def _names(self) -> dict[str, list[str] | None]:

@@ -86,7 +86,7 @@ def check_sizes(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> No
 
 
 FORMAT = "bedl.estimators"
-SCHEMA = 4
+SCHEMA = 5
 CHECKSUM_SINCE_SCHEMA = 3  # from this version of the format on there is a checksum
 _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
 _LEFT_OUT = (
@@ -297,6 +297,10 @@ def _from_json(value: Any) -> Any:
 
 def _as_now(content: dict[str, Any]) -> dict[str, Any]:
     """What version 1 of the format said, in the words of this one: it knew regularisers and no methods."""
+    if "unseen" in content["params"]:  # before version 5 it was called that
+        params = dict(content["params"])
+        del params["unseen"]
+        content = {**content, "params": params}
     if "built" in content:
         return content
     params = dict(content["params"])

@@ -284,6 +284,13 @@ class BetaPredictive(Predictive):
         spread = torch.minimum(spread, torch.exp(yes + no))  # rounding only
         return BetaPredictive(yes, no, self.data.mean(0), self.distributional.mean(0), spread)
 
+    def marginal(self) -> BetaPredictive:
+        logs = (self.log_probabilities, self.log_complements)
+        yes, no = (torch.logsumexp(log_p, 0) - math.log(len(log_p)) for log_p in logs)
+        found = BetaPredictive(yes, no, self.data.mean(0), torch.zeros_like(yes), self.spread.mean(0))
+        found.distributional = (found.total - found.data - self.model.mean(0)).clamp_min(0.0)
+        return found
+
     def _columns(self) -> dict[str, Tensor]:
         names = "label probabilities total aleatoric epistemic data distributional model"
         return {name: getattr(self, name) for name in names.split()}

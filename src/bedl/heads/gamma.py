@@ -497,6 +497,16 @@ class CountPredictive(Predictive):
     def mixed(self) -> CountPredictive:
         return CountPredictive(*(part.movedim(0, -2).flatten(-2) for part in self._members))
 
+    def marginal(self) -> CountPredictive:
+        """Each member by itself, with the mean and variance of its rates: the variance of means lowers its shape."""
+        f = self._members
+        means, variances, within = rate_moments(f)
+        m1, v1, knee = torch.logsumexp(f.m1, 0) - math.log(len(f.m1)), f.v1.mean(0), f.knee[0]
+        zero = torch.zeros_like(m1)
+        mean, variance, _ = rate_moments(Outputs(m1, v1, zero, zero, knee))
+        rest = (within + variances).mean(0) + means.var(0, correction=0) - variance
+        return CountPredictive(m1, v1, -(rest / (variance + mean.square())).log(), zero, knee)
+
     def _columns(self) -> dict[str, Tensor]:
         lower, upper = self.interval(0.9)
         parts = ("aleatoric", "epistemic", "data", "distributional", "model")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bedl.cli.console import print_json, print_scores, say, say_notes
-from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Overwrite, Root, Unseen
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Overwrite, Root, Unknown
 
 __all__ = ["evaluate", "report"]
 
@@ -18,7 +18,7 @@ def evaluate(
     data: Data,
     ood: Ood = None,
     coverage: Coverage = 0.9,
-    unseen: Unseen = "error",
+    handle_unknown: Unknown = "warn",
     extra: Extra = "error",
     on_foreign_values: Foreign = "error",
     encoding: Encoding = None,
@@ -46,7 +46,7 @@ def evaluate(
 
     opened = load(model)
     whole = opened.results(
-        data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
+        data, ood, coverage=coverage, handle_unknown=handle_unknown, extra=extra, on_foreign_values=on_foreign_values,
         encoding=encoding, root=root, callback=Bars(),
     )  # fmt: skip
     scores, rows = score(whole), int(whole.labelled.sum())
@@ -67,7 +67,7 @@ def report(
     ood: Ood = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     coverage: Coverage = 0.9,
-    unseen: Unseen = "error",
+    handle_unknown: Unknown = "warn",
     extra: Extra = "error",
     on_foreign_values: Foreign = "error",
     overwrite: Overwrite = False,
@@ -94,7 +94,7 @@ def report(
 
     check_writable(out, overwrite)
     whole = load(model).results(
-        data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
+        data, ood, coverage=coverage, handle_unknown=handle_unknown, extra=extra, on_foreign_values=on_foreign_values,
         encoding=encoding, root=root, need_target=False, examples=True,
         callback=Bars(),
     )  # fmt: skip

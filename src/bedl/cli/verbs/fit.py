@@ -10,7 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bedl.cli.console import print_json, print_scores, say, widths
-from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root
+from bedl.cli.options import (
+    Categorical,
+    Data,
+    DateOrder,
+    Debug,
+    Decimal,
+    DropMissingTarget,
+    Encoding,
+    Group,
+    Ignore,
+    Json,
+    NaValues,
+    Overwrite,
+    Root,
+    Target,
+    Time,
+    Weight,
+)
 from bedl.cli.stopping import Stopped, exit_code
 
 if TYPE_CHECKING:
@@ -36,16 +53,7 @@ def _task(name: str) -> str:
 
 def fit(
     data: Data,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="COLUMN",
-            show_default=False,
-            help="The column to predict; several columns of 0 and 1, or yes and no, with commas or repeated.",
-        ),
-    ] = None,
+    target: Target = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Where the model goes.", show_default="named after DATA"),
@@ -54,26 +62,21 @@ def fit(
         str, typer.Option("--task", callback=_task, help="What the target is: auto, regression, classification, …")
     ] = "auto",
     likelihood: Annotated[
-        Literal["normal", "count"] | None,
-        typer.Option("--likelihood", help="Of a target of numbers; count: whole numbers from 0 on."),
+        Literal["normal", "log-normal", "logit-normal", "count"] | None,
+        typer.Option("--likelihood", help="Of a target of numbers.", show_default="what fits best"),
     ] = None,
     method: Annotated[
         str, typer.Option("--method", metavar="NAME", help="What is trained; 'bedl methods' lists the names.")
     ] = "auto",
-    ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option("--categorical", metavar="COLUMN", help="Numbers that are labels; may be repeated."),
-    ] = None,
-    decimal: Annotated[
-        Literal["auto", ".", ","],
-        typer.Option("--decimal", help="The mark before decimals; auto finds out, and asks where it cannot."),
-    ] = "auto",
-    drop_missing_target: Annotated[
-        bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")
-    ] = False,
+    ignore: Ignore = None,
+    categorical: Categorical = None,
+    decimal: Decimal = "auto",
+    date_order: DateOrder = "auto",
+    na_values: NaValues = None,
+    drop_missing_target: DropMissingTarget = False,
+    group: Group = None,
+    time_column: Time = None,
+    weight: Weight = None,
     holdout: Annotated[
         float,
         typer.Option("--holdout", callback=_holdout, help="Share of the rows kept aside and scored at the end."),
@@ -122,7 +125,8 @@ def fit(
     layers, table = widths(hidden), open_table(data, root, encoding)
     options: dict[str, Any] = {
         "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
-        "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal,
+        "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal, "date_order": date_order,
+        "na_values": na_values or (), "group": group, "time": time_column, "weight": weight,
         "drop_missing_target": drop_missing_target, "holdout": holdout, "epochs": epochs,
         "ensemble": ensemble, "hidden": layers, "class_weight": class_weight, "seed": seed,
     }  # fmt: skip

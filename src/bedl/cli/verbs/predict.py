@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bedl.cli.console import print_json, say
-from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Overwrite, Root, Unseen
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Overwrite, Root, Unknown
 
 __all__ = ["predict"]
 
@@ -25,7 +25,7 @@ def predict(
         ),
     ] = None,
     coverage: Coverage = 0.9,
-    unseen: Unseen = "error",
+    handle_unknown: Unknown = "warn",
     extra: Extra = "error",
     on_foreign_values: Foreign = "error",
     keep: Annotated[
@@ -68,7 +68,7 @@ def predict(
 
       bedl predict model.onnx new.parquet --out predictions.parquet --coverage 0.95
 
-      bedl predict houses-model new.csv --unseen ignore | head
+      bedl predict houses-model new.csv --handle-unknown error | head
 
       bedl predict model.onnx 'part-*.parquet' --out predictions --scheduler tcp://10.0.0.1:8786
 
@@ -81,7 +81,7 @@ def predict(
 
     started = time.monotonic()
     options: dict[str, Any] = {
-        "coverage": coverage, "unseen": unseen, "extra": extra, "on_foreign_values": on_foreign_values,
+        "coverage": coverage, "handle_unknown": handle_unknown, "extra": extra, "on_foreign_values": on_foreign_values,
         "keep": keep or (), "row_numbers": row_numbers, "encoding": encoding, "root": root,
     }  # fmt: skip
     if is_pattern(data):

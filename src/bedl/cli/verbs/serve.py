@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bedl.cli.console import say
-from bedl.cli.options import Coverage, Debug, Extra, Foreign, Model, Root, Unseen
+from bedl.cli.options import Coverage, Debug, Extra, Foreign, Model, Root, Unknown
 
 __all__ = ["serve"]
 
@@ -17,7 +17,7 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen at; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen at.")] = 8000,
     coverage: Coverage = 0.9,
-    unseen: Unseen = "error",
+    handle_unknown: Unknown = "warn",
     extra: Extra = "error",
     on_foreign_values: Foreign = "error",
     reference: Annotated[
@@ -50,7 +50,7 @@ def serve(
     from bedl.integrations.serve import ServeOptions
     from bedl.integrations.serve import serve as run
 
-    table = {"unseen": unseen, "extra": extra, "on_foreign_values": on_foreign_values}
+    table = {"handle_unknown": handle_unknown, "extra": extra, "on_foreign_values": on_foreign_values}
     options = ServeOptions(coverage, table, max_rows, int(max_megabytes * 2**20), timeout)
     opened = load(model)
     rows = None if reference is None else open_table(reference, root)

@@ -18,6 +18,7 @@ import numpy as np
 from bedl._utils.errors import ModelFileError, option
 from bedl._utils.io import RowFile
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
+from bedl.data.unknown import UnknownValues
 from bedl.estimators.tabular.fitting import _target
 from bedl.estimators.tabular.folder import read_json, write_json
 from bedl.estimators.tabular.model import TableCallback
@@ -302,6 +303,7 @@ class _Work:
         foreign: rows that are not learned from. shape: (m, features)
         names: of the classes or targets.
         images: whether features are pixels.
+        encoder: how tables are read.
     """
 
     x: np.ndarray
@@ -311,6 +313,7 @@ class _Work:
     target: str
     task: str
     images: bool
+    encoder: TableEncoder
 
     @classmethod
     def of(cls, table: Table, target: Any, task: str, folder: Path, leave_out: Any, ood: Any, root: Any) -> _Work:
@@ -321,14 +324,14 @@ class _Work:
         names = list(encoder.names)
         if leave_out is not None:
             x, y, foreign, names = _without_class(x, y, names, leave_out, ood)
-        return cls(x, y, foreign, names, encoder.target, encoder.task, encoder.image_shape is not None)
+        return cls(x, y, foreign, names, encoder.target, encoder.task, encoder.image_shape is not None, encoder)
 
 
 def _encoded(table: Table, encoder: TableEncoder) -> Iterator[np.ndarray]:
     first_row = 0
     encoder.check_columns(table.columns, "ignore")
     for batch in table.batches(batch_rows(encoder.n_features)):
-        yield encoder.features(batch, "ignore", "ignore", first_row, RowOptions().on_foreign_values)
+        yield encoder.features(batch, UnknownValues(), "ignore", first_row, RowOptions().on_foreign_values)
         first_row += len(batch)
 
 
@@ -405,7 +408,7 @@ class _Trial:
         return estimator.fit(np.array(self.work.x[kept]), np.array(self.work.y[kept]))
 
     def _record(self, estimator: Any, out: np.ndarray) -> Results:
-        engine, work = EstimatorPredictor(estimator, self.work.task), self.work
+        engine, work = EstimatorPredictor(estimator, self.work.encoder), self.work
         record = self._predicted(engine, work.x[out], np.array(work.y[out]))
         if work.foreign is None:
             return record

@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -21,6 +21,7 @@ from bedl._utils.errors import ModelFileError, listed, option
 from bedl._utils.io import OutputExistsError, OutputFileError, remedy
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
 from bedl.data.profile import Progress
+from bedl.data.roles import Roles, read_roles
 from bedl.estimators.tabular.folder import (
     ModelCard,
     actual,
@@ -42,6 +43,8 @@ __all__ = ["EncodedTable", "FitRun", "FitSettings", "encode", "fit", "split"]
 
 MIN_ROWS = 20  # rows; of fewer none are held out
 NAMES = ("features", "targets")
+ROLES = ("groups", "order", "weight")
+REAL = ("normal", "log-normal", "logit-normal")  # likelihoods of numbers of any kind
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,14 @@ class EncodedTable:
     Attributes:
         x, y: rows to learn from. shapes: (n, features), (n, *targets)
         held_x, held_y: rows held out.
+        roles: "groups", "order" and "weight" of the rows to learn from, where there are such. shapes: (n,)
     """
 
     x: np.ndarray
     y: np.ndarray
     held_x: np.ndarray | None = None
     held_y: np.ndarray | None = None
+    roles: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -65,7 +70,7 @@ class EncodedTable:
 
 
 def encode(
-    table: Table, encoder: TableEncoder, folder: Path, share: float, seed: int, progress: Progress
+    table: Table, encoder: TableEncoder, folder: Path, share: float, seed: int, progress: Progress, roles: Roles
 ) -> EncodedTable:
     """The table as numbers in a folder, some rows of it held out; what is there and complete is not made again.
 
@@ -76,14 +81,21 @@ def encode(
         share: the share of the rows that are held out.
         seed: the seed of the choice.
         progress: called with the number of rows done since the last call.
+        roles: columns of groups, times and weights.
     """
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
         x, y = encode_to_memmap(table, encoder, folder, progress)
-        split(x, y, share, seed, tasks.get(encoder.task).column == "class", folder)
+        more = read_roles(table, encoder, roles)
+        for name, values in more.items():
+            np.save(folder / f"{name}.npy", values)
+        split(x, y, share, seed, tasks.get(encoder.task).column == "class", folder, more)
         (folder / "complete").touch()
     held = [f"held_{name}" for name in NAMES] if (folder / "held_features.npy").exists() else []
-    return EncodedTable(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in [*NAMES, *held]))
+    x, y, *out = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in [*NAMES, *held])
+    found = {name: np.load(folder / f"{name}.npy") for name in ROLES if (folder / f"{name}.npy").exists()}
+    held_x, held_y = out or (None, None)
+    return EncodedTable(x, y, held_x, held_y, found)
 
 
 def _write_rows(path: Path, source: np.ndarray, chosen: np.ndarray, step: int) -> None:
@@ -102,9 +114,14 @@ def _write_rows(path: Path, source: np.ndarray, chosen: np.ndarray, step: int) -
         raise OutputFileError(f"{path} could not be written: {error}. {remedy(error)}") from None
 
 
-def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, folder: Path) -> None:
-    """Some rows at random, from every class where there are classes, moved to files of their own."""
-    from bedl.estimators.inputs import held_out
+def split(
+    x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, folder: Path, roles: dict[str, np.ndarray]
+) -> None:
+    """Some rows at random, from every class where there are classes, moved to files of their own.
+
+    Whole groups, or the latest rows, where there are groups or times.
+    """
+    from bedl.estimators.inputs import Related, held_out
 
     n = len(x)
     count = round(share * n) if n >= MIN_ROWS else 0
@@ -115,12 +132,15 @@ def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, 
             f"a holdout of {share:g} leaves {n - count} of {n} rows to learn from. Hold out a smaller "
             f"share ({option('holdout', 0.1)})"
         )
-    kept, out = held_out(n, count, seed, np.asarray(y) if classes else None)
+    related = Related.of(n, roles.get("groups"), roles.get("order"))
+    kept, out = held_out(n, count, seed, np.asarray(y) if classes else None, related)
     step = batch_rows(x.shape[1])
     for chosen, prefix in ((out, "held_"), (kept, "kept_")):
         for source, name in ((x, "features"), (y, "targets")):
             _write_rows(folder / f"{prefix}{name}.npy", source, chosen, step)
-    for name in NAMES:
+    for name, values in roles.items():
+        _write_rows(folder / f"kept_{name}.npy", values, kept, len(kept))
+    for name in [*NAMES, *roles]:
         os.replace(folder / f"kept_{name}.npy", folder / f"{name}.npy")
 
 
@@ -158,6 +178,17 @@ class FitSettings:
     method: str = "auto"
     decimal: str = "auto"
     class_weight: str | None = None
+    date_order: str = "auto"
+    na_values: tuple[str, ...] = ()
+    group: str | None = None
+    time: str | None = None
+    weight: str | None = None
+    likelihood: str | None = None
+
+    @property
+    def roles(self) -> Roles:
+        """Columns of groups, times and weights."""
+        return Roles(self.group, self.time, self.weight)
 
 
 class FitRun:
@@ -225,9 +256,11 @@ class FitRun:
         """How the table is read. Bad tables end here, and leave nothing behind."""
         if self.encoder is None:
             s = self.settings
+            s.roles.check(self.table)
             self.encoder = TableEncoder.fit(
-                self.table, s.target, s.task, s.ignore, s.categorical,
+                self.table, s.target, s.task, {*s.ignore, *s.roles.no_features}, s.categorical,
                 drop_missing_target=s.drop_missing_target, progress=progress, decimal=s.decimal,
+                date_order=s.date_order, na_values=s.na_values,
             )  # fmt: skip
             if s.class_weight is not None and tasks.get(self.encoder.task).column != "class":
                 raise DataError(f"class_weight is for classes, and {self.encoder.task} has none. Leave it out")
@@ -244,7 +277,7 @@ class FitRun:
         assert self.encoder is not None
         s = self.settings
         with self._discarded_on_error():
-            return encode(self.table, self.encoder, self.partial / "data", s.holdout, s.seed, progress)
+            return encode(self.table, self.encoder, self.partial / "data", s.holdout, s.seed, progress, s.roles)
 
     def train(self, rows: EncodedTable, device: str, callbacks: tuple[Any, ...]) -> Any:
         """The fitted estimator; goes on from a checkpoint that is there."""
@@ -261,13 +294,17 @@ class FitRun:
                                        least_seconds=MIN_CHECKPOINT_SECONDS),
                 random_state=s.seed, method=s.method, **self._options(),
             )  # fmt: skip
-            return estimator.fit(rows.x, rows.y)
+            given = {"sample_weight" if name == "weight" else name: values for name, values in rows.roles.items()}
+            return estimator.fit(rows.x, rows.y, **given)
 
     def _options(self) -> dict[str, Any]:
         """What the estimator of the task takes beside the rest."""
         assert self.encoder is not None
-        weight = self.settings.class_weight
-        return {**tasks.get(self.encoder.task).options, **({} if weight is None else {"class_weight": weight})}
+        given = {"class_weight": self.settings.class_weight}
+        if self.settings.likelihood in REAL:
+            given["likelihood"] = self.settings.likelihood
+        own = {name: value for name, value in given.items() if value is not None}
+        return {**tasks.get(self.encoder.task).options, **own}
 
     def finish(
         self, estimator: Any, rows: EncodedTable, scores: dict[str, float], notes: Sequence[str] = ()
@@ -379,7 +416,12 @@ def fit(
     ignore: Sequence[str] = (),
     categorical: Sequence[str] = (),
     decimal: str = "auto",
+    date_order: str = "auto",
+    na_values: Sequence[str] = (),
     drop_missing_target: bool = False,
+    group: str | None = None,
+    time: str | None = None,
+    weight: str | None = None,
     holdout: float = 0.1,
     epochs: int | None = None,
     ensemble: int = 1,
@@ -404,12 +446,22 @@ def fit(
         out: a folder for the model. While it learns, checkpoints are in `<out>.partial`, and a fit that was
             interrupted goes on from there. Without it the model is in memory only, until it is saved.
         task: the name of a task of `bedl.tasks`, or "auto": text, booleans and few distinct whole numbers are classes.
-        likelihood: the distribution of a target of numbers: "normal", or "count" for whole numbers from 0 on.
+        likelihood: the distribution of a target of numbers: "normal", "log-normal" for positive ones, "logit-normal"
+            for those between 0 and 1, "count" for whole numbers from 0 on; None: of the first three what fits best.
         method: the name of the method to train, see `bedl.methods.registry`.
         ignore: columns to leave out.
         categorical: columns whose values are labels, even if they look like numbers.
         decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out, or asks.
+        date_order: "dmy" or "mdy", whether day or month comes first in dates such as 01/02/2023; "auto" finds out, or
+            asks.
+        na_values: texts, or numbers such as "-999", that stand for a missing value, in any column. In columns of
+            numbers and dates ``?``, ``-``, ``.``, ``unknown`` and the like do so anyway.
         drop_missing_target: whether to leave out rows without a target, instead of an error.
+        group: a column of the patient, house, … that rows belong to, which is no feature. Rows are held out in whole
+            groups, so that scores and intervals are those of new groups.
+        time: a column of numbers or dates, when rows were observed; it stays a feature. The latest rows are held out,
+            so that scores and intervals are those of the next period.
+        weight: a column of numbers, how much each row counts, which is no feature.
         holdout: share of the rows that are kept aside and scored at the end.
         epochs: how often each row is seen at most; None: from the number of rows.
         ensemble: how many networks are trained and mixed.
@@ -441,7 +493,7 @@ def fit(
     settings = FitSettings(
         table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
         drop_missing_target, holdout, epochs, ensemble, hidden if hidden is None else tuple(hidden), seed, method,
-        decimal, class_weight,
+        decimal, class_weight, date_order, tuple(str(value) for value in na_values), group, time, weight, likelihood,
     )  # fmt: skip
     callback = callback or TableCallback()
     with _place(out) as place, locked(place):
@@ -458,7 +510,7 @@ def _learned(run: FitRun, device: str, callback: TableCallback, name: str) -> Ta
     callback.on_rows(encoder, rows.counts)
     estimator = run.train(rows, device, callback.callbacks)
     callback.on_trained(estimator.chosen_)
-    model = TabularModel(name, encoder, EstimatorPredictor(estimator, encoder.task))
+    model = TabularModel(name, encoder, EstimatorPredictor(estimator, encoder))
     scores: dict[str, float] = {}
     notes = []
     if rows.held_x is not None and rows.held_y is not None:
@@ -501,7 +553,7 @@ def _task(task: str, likelihood: str | None) -> str:
     """The task that a likelihood asks for."""
     if likelihood is None:
         return task
-    wanted = tasks.automatic("number").name if likelihood == "normal" else tasks.get(likelihood).name
+    wanted = tasks.automatic("number").name if likelihood in REAL else tasks.get(likelihood).name
     if task not in ("auto", wanted):
         raise DataError(f"the likelihood {likelihood!r} is for the task {wanted}, not {task}. Leave one of them out")
     return wanted

@@ -111,7 +111,7 @@ class TabularModel:
         data: Any,
         *,
         coverage: float = 0.9,
-        unseen: str = "error",
+        handle_unknown: str = "warn",
         extra: str = "error",
         on_foreign_values: str = "error",
         keep: Sequence[str] = (),
@@ -120,7 +120,7 @@ class TabularModel:
         root: Place | None = None,
     ) -> Iterator[dict[str, Any]]:
         """The columns of the predictions, batch by batch, in the order of the rows; arguments as for `predict`."""
-        options = RowOptions(coverage, unseen, extra, on_foreign_values, tuple(keep), row_numbers)
+        options = RowOptions(coverage, handle_unknown, extra, on_foreign_values, tuple(keep), row_numbers)
         yield from predicted_columns(self, open_table(data, root, encoding), options)
 
     def predict(
@@ -129,7 +129,7 @@ class TabularModel:
         out: Place | None = None,
         *,
         coverage: float = 0.9,
-        unseen: str = "error",
+        handle_unknown: str = "warn",
         extra: str = "error",
         on_foreign_values: str = "error",
         keep: Sequence[str] = (),
@@ -145,7 +145,9 @@ class TabularModel:
             data: the table to predict.
             out: a .csv, .tsv, .parquet or .jsonl file for the predictions, which are written batch by batch.
             coverage: share of the targets that intervals are to hold.
-            unseen: what to do about categories, or missing values, where training had none: "error" or "ignore".
+            handle_unknown: what to do about categories, or missing values, where training had none: "warn" counts
+                them in a warning, and predicts with more distributional uncertainty; "ignore" does so without a
+                warning; "error" stops.
             extra: what to do about columns that training did not have: "error" or "ignore".
             on_foreign_values: what to do about numbers absurdly far from those of training (a million times its range),
                 where predictions mean nothing: "error", "clip" with a warning, or "keep".
@@ -160,7 +162,7 @@ class TabularModel:
             a pandas frame with a row for each of the table, see `Task.columns`; or where the predictions were written.
         """
         table = open_table(data, root, encoding)
-        options = RowOptions(coverage, unseen, extra, on_foreign_values, tuple(keep), row_numbers)
+        options = RowOptions(coverage, handle_unknown, extra, on_foreign_values, tuple(keep), row_numbers)
         parts = predicted_columns(self, table, options)
         if out is None:
             return _frame(list(parts), getattr(data, "index", None))
@@ -181,7 +183,7 @@ class TabularModel:
         ood: Any = None,
         *,
         coverage: float = 0.9,
-        unseen: str = "error",
+        handle_unknown: str = "warn",
         extra: str = "error",
         on_foreign_values: str = "error",
         need_target: bool = True,
@@ -195,7 +197,7 @@ class TabularModel:
         Args:
             data: the table to predict.
             ood: a table of foreign rows, that the model should be unsure of.
-            coverage, unseen, extra, on_foreign_values, encoding, root, callback: as for `predict`.
+            coverage, handle_unknown, extra, on_foreign_values, encoding, root, callback: as for `predict`.
             need_target: whether it is an error if no row has a target.
             examples: whether to keep what the most uncertain and the most surprising rows look like.
         """
@@ -204,7 +206,7 @@ class TabularModel:
         foreign = None if ood is None else open_table(ood, root, encoding)
         about = {"model": self.name, "data": table.name}
         with_target = need_target or self.encoder.has_target(table.columns)
-        options = RowOptions(coverage, unseen, extra, on_foreign_values)
+        options = RowOptions(coverage, handle_unknown, extra, on_foreign_values)
         with callback.bar("predicting", table.n_rows) as advance:
             whole = record_of(self, table, options, with_target=with_target, examples=examples, progress=advance)
         if need_target and not whole.labelled.any():
@@ -347,7 +349,7 @@ def _load(path: Path) -> TabularModel:
             f"{path} is no model. Give the folder that 'bedl fit' made, or an .onnx file that 'bedl export' wrote"
         )
     engine = OnnxPredictor(path)
-    return TabularModel(str(path), engine.encoder(), engine)
+    return TabularModel(str(path), engine.encoder, engine)
 
 
 def _frame(parts: list[dict[str, Any]], index: Any) -> pandas.DataFrame:

@@ -14,6 +14,7 @@ import numpy as np
 from bedl._utils.errors import ModelFileError, listed, option
 from bedl.data import DataError, Table, TableEncoder
 from bedl.data.parsing import kind_of_type
+from bedl.data.unknown import DRAWS, UnknownValues, check_handle_unknown
 from bedl.deploy.runtime import OnnxModel
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks import Examples, Quantities, Results, concatenate, score
@@ -72,6 +73,7 @@ def with_kept(
 # Tables through a model, batch by batch: memory holds one batch, and of the results a few numbers per row.
 
 
+UNKNOWN_ROWS = 2**14  # rows that are predicted at once in place of those with unknown values
 NUMBERS = 2**22  # that a batch of features holds
 EXAMPLES = 20  # most uncertain rows of each batch that a page may show, and as many of the most surprising
 SHADES = (1, 16, 255)  # how bright a pixel may be: shares, digits, bytes
@@ -92,7 +94,8 @@ class RowOptions:
 
     Attributes:
         coverage: share of the targets that intervals are to hold.
-        unseen: "ignore" takes what training did not see as it comes, see `TableEncoder.features`.
+        handle_unknown: what to do about values that training did not see, see `bedl.data.unknown`: "warn" and
+            predict with more uncertainty, the same without a warning ("ignore"), or "error".
         extra: "ignore" leaves out columns that training did not have.
         on_foreign_values: what to do about numbers absurdly far from those of training: "error", "clip" or "keep".
         keep: columns that go along with the predictions.
@@ -100,22 +103,29 @@ class RowOptions:
     """
 
     coverage: float = 0.9
-    unseen: str = "error"
+    handle_unknown: str = "warn"
     extra: str = "error"
     on_foreign_values: str = "error"
     keep: tuple[str, ...] = ()
     row_numbers: bool = False
 
+    def unknown_values(self) -> UnknownValues | None:
+        """What counts values that training did not see; None: they are errors."""
+        check_handle_unknown(self.handle_unknown)
+        return None if self.handle_unknown == "error" else UnknownValues()
+
 
 def predicted_columns(model: TabularModel, table: Table, options: RowOptions) -> Iterator[dict[str, Any]]:
     """Predictions for the rows of a table as the columns of another, in order, batch by batch."""
-    encoder, task = model.encoder, tasks.get(model.encoder.task)
+    encoder, task, unknown = model.encoder, tasks.get(model.encoder.task), options.unknown_values()
     for batch, first_row in _batches(encoder, table, options):
-        x = _features(encoder, batch, first_row, options)
+        x = _features(encoder, batch, first_row, options, unknown)
         quantities = model.engine.quantities(x, options.coverage)
         _check_finite(quantities, x, encoder, first_row, options)
         predicted = task.columns(quantities, encoder.names, options.coverage)
         yield with_kept(batch, options.keep, options.row_numbers, first_row, predicted)
+    if unknown is not None and options.handle_unknown == "warn":
+        unknown.warn()
 
 
 def record_of(
@@ -138,9 +148,9 @@ def record_of(
             model beside.
         progress: called with the rows done since the last call.
     """
-    encoder, parts, lines = model.encoder, [], []
+    encoder, parts, lines, unknown = model.encoder, [], [], options.unknown_values()
     for batch, first_row in _batches(encoder, table, options):
-        x = _features(encoder, batch, first_row, options)
+        x = _features(encoder, batch, first_row, options, unknown)
         y = _targets(encoder, batch, first_row) if with_target else None
         quantities = model.engine.quantities(x, options.coverage, y)
         _check_finite(quantities, x, encoder, first_row, options)
@@ -152,6 +162,9 @@ def record_of(
     whole = replace(concatenate(parts, examples=EXAMPLES), linear=score(concatenate(lines)) if lines else {})
     unlabelled = int((~whole.labelled).sum()) if with_target else 0
     notes = [f"{unlabelled} rows have no target; they are predicted and not scored."] if unlabelled else []
+    if unknown is not None and options.handle_unknown == "warn":
+        unknown.warn()
+        notes += [f"{note}. Their uncertainty is larger." for note in unknown.notes()]
     return replace(whole, title=f"How sure is the model about {whole.target_name}?", notes=notes)
 
 
@@ -166,9 +179,11 @@ def scores_of_encoded(model: TabularModel, x: np.ndarray, y: np.ndarray, coverag
     return score(concatenate(parts))
 
 
-def _features(encoder: TableEncoder, batch: pa.RecordBatch, first_row: int, options: RowOptions) -> np.ndarray:
+def _features(
+    encoder: TableEncoder, batch: pa.RecordBatch, first_row: int, options: RowOptions, unknown: UnknownValues | None
+) -> np.ndarray:
     read = batch.select([name for name in batch.schema.names if _is_read(name, encoder, options)])
-    return encoder.features(read, options.unseen, options.extra, first_row, options.on_foreign_values)
+    return encoder.features(read, unknown, options.extra, first_row, options.on_foreign_values)
 
 
 def _is_read(name: str, encoder: TableEncoder, options: RowOptions) -> bool:
@@ -188,7 +203,7 @@ def _check_finite(
     if not wrong.any():
         return
     index = int(wrong.argmax())
-    feature = int(np.abs(x[index]).argmax())
+    feature = int(np.nan_to_num(np.abs(x[index])).argmax())
     what = (
         f"row {first_row + index + 1}: the prediction is not finite; the largest feature there is "
         f"{encoder.feature_names[feature]!r} with {x[index, feature]:g}"
@@ -252,7 +267,7 @@ class Predictor(Protocol):
         """What is predicted, by name.
 
         Args:
-            x: the encoded rows. shape: (n, features)
+            x: the encoded rows, NaN where a value is unknown. shape: (n, features)
             coverage: share of the targets that intervals are to hold.
             y: their targets, marked where not known, if `log_density` and `cdf` are wanted. shape: (n, *targets)
         """
@@ -266,11 +281,11 @@ class EstimatorPredictor:
 
     Args:
         estimator: fitted on rows that the encoder made.
-        task: the name of what it predicts.
+        encoder: how rows were made.
     """
 
-    def __init__(self, estimator: Any, task: str):
-        self.estimator, self.task = estimator, task
+    def __init__(self, estimator: Any, encoder: TableEncoder):
+        self.estimator, self.encoder, self.task = estimator, encoder, encoder.task
 
     @classmethod
     def of_file(cls, path: Path, encoder: TableEncoder, sha256: str | None = None) -> EstimatorPredictor:
@@ -282,14 +297,14 @@ class EstimatorPredictor:
             raise ModelFileError(
                 f"{path.parent}: the files do not belong together. Copy the folder again, or train again"
             )
-        return cls(estimator, encoder.task)
+        return cls(estimator, encoder)
 
     def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
         """The outputs, and exact intervals, densities and cdf as far as the prediction has them."""
         import torch
 
         with torch.no_grad():
-            prediction: Any = self.estimator.predict_dist(x)
+            prediction: Any = self.estimator.encoded_dist(x, self.encoder)
             intervals = self.estimator.interval_of(prediction, coverage) if hasattr(prediction, "interval") else ()
         return self._found(prediction, intervals, y)
 
@@ -297,7 +312,8 @@ class EstimatorPredictor:
         """The same of the linear model that learned from the same rows, if the method has one among its members."""
         import torch
 
-        prediction: Any = self.estimator.linear_dist(x)
+        rows = self.encoder.possible_rows(x, 1)[0] if np.isnan(x).any() else x
+        prediction: Any = self.estimator.linear_dist(rows)
         if prediction is None:
             return None
         with torch.no_grad():
@@ -326,16 +342,27 @@ class OnnxPredictor:
 
     def __init__(self, path: Path):
         self.model = OnnxModel(path)
+        self.encoder = self._encoder()
 
     def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
         """The outputs of the graph, with intervals as rows held out ask for, where the file knows of such."""
-        return self.model.with_intervals(self.model.predict(x), coverage)
+        unknown = np.isnan(x).any(1)
+        if not unknown.any():
+            return self.model.with_intervals(self.model.predict(x), coverage)
+        outputs = self.model.predict(np.where(unknown[:, None], 0, x))
+        for rows in np.array_split(np.flatnonzero(unknown), -(-DRAWS * int(unknown.sum()) // UNKNOWN_ROWS)):
+            possible = self.encoder.possible_rows(x[rows])
+            found = self.model.predict(possible.reshape(-1, x.shape[1]))
+            found = {name: v.reshape(len(possible), len(rows), *v.shape[1:]) for name, v in found.items()}
+            for name, values in tasks.get(self.encoder.task).marginal(found).items():
+                outputs[name][rows] = values
+        return self.model.with_intervals(outputs, coverage)
 
     def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
         """None: a graph says what its mixture says."""
         return None
 
-    def encoder(self) -> TableEncoder:
+    def _encoder(self) -> TableEncoder:
         """The encoder that `bedl export` put into the file, or one that takes the named features as they are."""
         model = self.model
         if "encoder" in model.metadata:

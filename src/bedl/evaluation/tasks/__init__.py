@@ -20,10 +20,11 @@ from bedl.evaluation.tasks._base import (
     UnknownTaskError,
     automatic,
     get,
-    held_out_factor,
+    held_out_factors,
     meanings,
     names,
     score,
+    signed_scores,
     with_intervals,
 )
 from bedl.evaluation.tasks._maps import Maps, map_results
@@ -44,10 +45,11 @@ __all__ = [
     "Meaning",
     "Results",
     "concatenate",
-    "held_out_factor",
+    "held_out_factors",
     "map_results",
     "meanings",
     "score",
+    "signed_scores",
     "with_intervals",
     # errors
     "ResultsError",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DETECTION",
+    "LINKS",
     "Meaning",
     "Output",
     "Quantities",
@@ -29,11 +31,12 @@ __all__ = [
     "automatic",
     "detection",
     "get",
-    "held_out_factor",
+    "held_out_factors",
     "meanings",
     "names",
     "names_for",
     "score",
+    "signed_scores",
     "with_intervals",
 ]
 
@@ -54,7 +57,8 @@ class Output:
     """One output of a model.
 
     Attributes:
-        unit: "target" (that of the target), "target²" (a variance), "probability", "probability²" or "nats".
+        unit: "target" (that of the target), "linked target" (of which a link makes the target), "target²" (a variance),
+            "probability", "probability²" or "nats".
         per_name: whether there is an entry for each class or target, shape (n, names), or one per point, shape (n,).
         optional: whether files that were written before this output existed are read all the same.
     """
@@ -163,6 +167,13 @@ class Task:
     def baseline(self, results: Any) -> dict[str, float]:
         """What the scores would be for one answer to all rows, made of the record's own targets; {} if none."""
         return {}
+
+    def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
+        """Outputs where an input is unknown, of those for its possible values: these differ in missing evidence.
+
+        shapes: (values, n, …) -> (n, …)
+        """
+        raise NotImplementedError
 
     # -- two models -------------------------------------------------------------------------------
     def differences(self, truth: Quantities, other: Quantities) -> dict[str, float]:
@@ -273,8 +284,8 @@ def get(name: str) -> Task:
     """The task of that name; an unknown one is an error that lists those there are.
 
     Example:
-        >>> list(get("regression").outputs)
-        ['mean', 'std', 'aleatoric', 'epistemic', 'data', 'distributional', 'model', 'spread']
+        >>> list(get("regression").outputs)[:7]
+        ['mean', 'std', 'aleatoric', 'epistemic', 'data', 'distributional', 'model']
     """
     return _get(name) if isinstance(name, str) else _refuse(name)
 
@@ -315,47 +326,108 @@ def meanings() -> dict[str, Meaning]:
 # Intervals as wide as rows that were held out ask for: NumPy alone, for models that run without PyTorch.
 
 
-def held_out_factor(scores: Any, mass: Any, coverage: float) -> np.ndarray:
-    """How many spreads hold a new target with probability `coverage`: the ⌈coverage · (n + 1)⌉-th smallest score.
+def held_out_factors(scores: Any, mass: Any, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+    """How many spreads an interval reaches below and above the centre, such that each tail holds its share of targets.
 
-    V. Vovk, "Cross-conformal predictors", Annals of Mathematics and AI 2015. Where so few rows cannot say it, the
-    largest score, and at least a normal's.
+    The ⌊(1 − coverage)/2 · (n + 1)⌋-th smallest score and the ⌈(1 + coverage)/2 · (n + 1)⌉-th: V. Vovk,
+    "Cross-conformal predictors", Annals of Mathematics and AI 2015. Where so few rows cannot say one of them, both are
+    the ⌈coverage · (n + 1)⌉-th smallest absolute score; infinite if they cannot say that, either.
 
     Args:
-        scores: by how many spreads rows that were held out were missed, ascending. shape: (n, targets)
-        mass: how many rows there are up to each, itself included. shape: (n,) or (n, targets)
+        scores: by how many spreads targets that were held out lay above the centre, ascending. shape: (n, targets)
+        mass: how many rows there are up to each, itself included. shape: (n,)
         coverage: the probability.
 
     Returns:
-        shape (targets,)
+        shapes (targets,)
 
     Example:
-        >>> held_out_factor([[1.0], [2.0], [3.0], [4.0]], [1, 2, 3, 4], 0.6)
-        array([3.])
+        >>> scores = np.arange(-10.0, 30.0)[:, None]
+        >>> held_out_factors(scores, np.arange(1.0, 41.0), 0.9)
+        (array([9.]), array([28.]))
     """
-    from statistics import NormalDist
+    scores, mass = _with_mass(scores, mass)
+    ends = [_factors(scores[:, target], mass[:, target], coverage) for target in range(scores.shape[1])]
+    below, above = zip(*ends, strict=True)
+    return np.array(below), np.array(above)
 
+
+def _factors(scores: np.ndarray, mass: np.ndarray, coverage: float) -> tuple[float, float]:
+    rows, close = mass[-1] + 1, 1e-6  # not one row more for rounding's sake
+    tail = (1 - coverage) / 2
+    below = int((mass <= tail * rows * (1 + close)).sum()) - 1
+    above = int((mass < (1 - tail) * rows * (1 - close)).sum())
+    if below >= 0 and above < len(scores):
+        return -scores[below], scores[above]
+    order = np.argsort(np.abs(scores), kind="stable")
+    place = int((np.diff(mass, prepend=0.0)[order].cumsum() < coverage * rows * (1 - close)).sum())
+    both = float(np.abs(scores[order[place]])) if place < len(scores) else math.inf
+    return both, both
+
+
+def _with_mass(scores: Any, mass: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Scores, and how many rows there are up to each. shapes: (n, targets)"""
     scores, mass = np.asarray(scores, dtype=np.float64), np.asarray(mass, dtype=np.float64)
-    mass = mass if mass.ndim == 2 else np.broadcast_to(mass[:, None], scores.shape)
-    place = (mass < coverage * (mass[-1] + 1) * (1 - 1e-6)).sum(0)  # not one row more for rounding's sake
-    few = np.maximum(scores[-1], NormalDist().inv_cdf(0.5 + coverage / 2))
-    return np.array([
-        scores[row, target] if row < len(scores) else few[target] for target, row in enumerate(place)
-    ])  # fmt: skip
+    return scores, mass if mass.ndim == 2 else np.broadcast_to(mass[:, None], scores.shape)
+
+
+def signed_scores(scores: Any, mass: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Absolute scores as signed ones, half of each above the centre and half below.
+
+    Args:
+        scores: ascending. shape: (n, targets)
+        mass: how many rows there are up to each. shape: (n,) or (n, targets)
+
+    Returns:
+        shapes (2 n, targets)
+
+    Example:
+        >>> scores, mass = signed_scores([[1.0], [3.0]], [1.0, 2.0])
+        >>> scores[:, 0].tolist(), mass[:, 0].tolist()
+        ([-3.0, -1.0, 1.0, 3.0], [0.5, 1.0, 1.5, 2.0])
+    """
+    scores, mass = _with_mass(scores, mass)
+    each = np.diff(mass, axis=0, prepend=0.0) / 2
+    return np.concatenate([-scores[::-1], scores]), np.concatenate([each[::-1], each]).cumsum(0)
+
+
+def _exp(u: np.ndarray, knee: np.ndarray) -> np.ndarray:
+    return np.exp(np.minimum(u, knee)) * (1 + np.maximum(u - knee, 0))
+
+
+LINKS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "log": _exp, "logit": lambda u, knee: 1 / (1 + np.exp(-u))
+}  # fmt: skip
+"""Of positive and of bounded targets, by name: see `bedl.heads.predictive.LinkedPredictive`."""
 
 
 def with_intervals(
-    outputs: Mapping[str, np.ndarray], intervals: Mapping[str, Sequence[Any]] | None, coverage: float
+    outputs: Mapping[str, np.ndarray], intervals: Mapping[str, Any] | None, coverage: float
 ) -> dict[str, np.ndarray]:
     """The outputs of a model with ``lower`` and ``upper`` as rows held out ask for, where the model knows of such.
 
     Args:
-        outputs: of the model, among them ``mean`` and ``spread``. shapes: (n, targets)
-        intervals: ``scores`` and ``mass``, as for `held_out_factor`; None: nothing was held out.
+        outputs: of the model, among them ``mean`` and ``spread``; for positive and bounded targets also
+            ``linked_centre`` and ``linked_spread``, from which `LINKS` lead to the targets. shapes: (n, targets)
+        intervals: ``signed`` scores and ``mass``, as for `held_out_factors`, or absolute ``scores``; ``link`` and
+            ``knee``, if there is a link. None: nothing was held out.
         coverage: the probability.
     """
+    from statistics import NormalDist
+
     found = dict(outputs)
-    if intervals is None or "spread" not in outputs:
+    if intervals is None or not {"spread", "linked_spread"} & set(outputs):
         return found
-    reach = held_out_factor(intervals["scores"], intervals["mass"], coverage) * outputs["spread"]
-    return {**found, "lower": outputs["mean"] - reach, "upper": outputs["mean"] + reach}
+    scores, mass = (
+        (intervals["signed"], intervals["mass"])
+        if "signed" in intervals
+        else signed_scores(intervals["scores"], intervals["mass"])
+    )
+    few = np.maximum(np.abs(scores).max(0), NormalDist().inv_cdf(0.5 + coverage / 2))  # where so few rows cannot say it
+    below, above = (np.where(np.isfinite(f), f, few) for f in held_out_factors(scores, mass, coverage))
+    if "link" not in intervals:
+        centre, spread = outputs["mean"], outputs["spread"]
+        return {**found, "lower": centre - below * spread, "upper": centre + above * spread}
+    link, knee = LINKS[intervals["link"]], np.asarray(intervals["knee"])
+    centre, spread = found.pop("linked_centre"), found.pop("linked_spread")
+    return {**found, "lower": link(centre - below * spread, knee), "upper": link(centre + above * spread, knee)}

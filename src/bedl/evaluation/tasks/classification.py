@@ -185,6 +185,15 @@ class Classification(Task):
         parts = {name: columns[name] for name in names_of_parts if name in columns}
         return {"probabilities": probabilities, **parts, "class_names": classes}
 
+    def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
+        found = {name: values.mean(0) for name, values in outputs.items()}
+        p = found["probabilities"]
+        entropy = -(p * np.log(np.maximum(p, np.finfo(p.dtype).tiny))).sum(1)
+        between = np.maximum(entropy - found["entropy"], 0)
+        for name in {"entropy", "epistemic", "distributional", "expected_entropy"} & set(found):
+            found[name] = found[name] + between
+        return found
+
     def scores(self, results: ClassificationResults) -> dict[str, float]:
         values: dict[str, float] = {}
         some, count = results.labelled, len(results.class_names)

@@ -158,6 +158,13 @@ class Multilabel(Task):
         labels = names_for(names, quantities["probabilities"].shape[1], "label")
         return {name: quantities[name] for name in ("probabilities", *PARTS)} | {"label_names": labels}
 
+    def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
+        found = {name: values.mean(0) for name, values in outputs.items()}
+        p, least = found["probabilities"], np.finfo(found["probabilities"].dtype).tiny
+        entropy = -(p * np.log(np.maximum(p, least)) + (1 - p) * np.log(np.maximum(1 - p, least)))
+        between = np.maximum(entropy - found["total"], 0)
+        return {**found, **{name: found[name] + between for name in ("total", "distributional")}}
+
     def scores(self, results: MultilabelResults) -> dict[str, float]:
         values: dict[str, float] = {}
         some = results.labelled

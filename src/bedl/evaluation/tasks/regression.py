@@ -118,6 +118,8 @@ class Regression(Task):
         "epistemic": Output("target²"), "data": Output("target²", optional=True),
         "distributional": Output("target²", optional=True), "model": Output("target²", optional=True),
         "spread": Output("target", optional=True),  # what intervals are counted in, where rows held out say how many
+        "linked_centre": Output("linked target", optional=True),  # the same of positive and of bounded targets
+        "linked_spread": Output("linked target", optional=True),
     })  # fmt: skip
     column = "number"
     missing = float("nan")
@@ -193,6 +195,15 @@ class Regression(Task):
             "pit": None if pit is None else pit[:, 0],
             "level": coverage,
         }
+
+    def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
+        found = {name: values.mean(0) for name, values in outputs.items()}
+        between = outputs["mean"].var(0)
+        for name in {"distributional", "epistemic"} & set(found):
+            found[name] = found[name] + between
+        for name in {"std", "spread"} & set(found):
+            found[name] = np.sqrt(np.square(outputs[name]).mean(0) + between)
+        return found
 
     def scores(self, results: RegressionResults) -> dict[str, float]:
         values: dict[str, float] = {}

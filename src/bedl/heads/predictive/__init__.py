@@ -17,10 +17,14 @@ import torch
 
 from bedl.heads.predictive.base import PaperSplit, Predictive
 from bedl.heads.predictive.categorical import CategoricalPredictive
+from bedl.heads.predictive.linked import LinkedPredictive, LogitNormalPredictive, LogNormalPredictive
 from bedl.heads.predictive.normal import NormalMixturePredictive, NormalPredictive, StudentPredictive
 
 __all__ = [
     "CategoricalPredictive",
+    "LinkedPredictive",
+    "LogNormalPredictive",
+    "LogitNormalPredictive",
     "NormalMixturePredictive",
     "NormalPredictive",
     "PaperSplit",

@@ -112,6 +112,13 @@ class Predictive:
         """The equal mixture of the predictions along the first dimension: of members, or of draws of a network."""
         raise TypeError(f"there is no rule for mixtures of {type(self).__name__}: write its mixed()")
 
+    def marginal(self) -> Predictive:
+        """The prediction where an input is unknown, of those for its possible values along the first dimension.
+
+        The parts are their means, and what they disagree about is ``distributional``: it is the missing evidence.
+        """
+        raise TypeError(f"{type(self).__name__} cannot be averaged over an unknown input: write its marginal()")
+
     # -- a container of tensors ------------------------------------------------------------------
     def _map(self: P, function: Any) -> P:
         names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]

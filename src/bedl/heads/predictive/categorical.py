@@ -221,6 +221,13 @@ class CategoricalPredictive(Predictive):
             spread=torch.minimum(self.spread.mean(0) + between, bound),  # rounding only
         )
 
+    def marginal(self) -> CategoricalPredictive:
+        log_p = torch.logsumexp(self.log_probabilities, 0) - math.log(len(self.log_probabilities))
+        zero = torch.zeros_like(self.data[0])
+        found = CategoricalPredictive(log_p, self.data.mean(0), zero, self.vacuity.mean(0), self.spread.mean(0))
+        found.distributional = (found.entropy - found.data - self.model.mean(0)).clamp_min(0.0)
+        return found
+
     def _columns(self) -> dict[str, Tensor]:
         names = "label probabilities total aleatoric epistemic data distributional model vacuity"
         return {name: getattr(self, name) for name in names.split()}

@@ -140,6 +140,11 @@ class NormalPredictive(_RealPredictive):
         parts = (self.mean, self.data, self.distributional, self.model)
         return NormalMixturePredictive(*(part.movedim(0, -1) for part in parts))
 
+    def marginal(self) -> NormalPredictive:
+        between = self.mean.var(0, correction=0)
+        mean, data, distributional, model = (part.mean(0) for part in _leaves(self))
+        return NormalPredictive(mean, data, distributional + between, model)
+
     def scaled(self, scales: Tensor, log_weights: Tensor) -> NormalMixturePredictive:
         """The mixture of normals about the same mean whose variances are `scales` times as large.
 
@@ -156,6 +161,10 @@ class NormalPredictive(_RealPredictive):
         """The prediction of ``loc + scale * target``: back to the target's own units. loc, scale shape: () or (D,)"""
         parts = (part * scale**2 for part in (self.data, self.distributional, self.model))
         return NormalPredictive(loc + scale * self.mean, *parts)
+
+
+def _leaves(prediction: Any) -> list[Tensor]:
+    return [getattr(prediction, field.name) for field in dataclasses.fields(prediction)]
 
 
 def normal_entropy(variance: Tensor) -> Tensor:
@@ -277,6 +286,12 @@ class NormalMixturePredictive(_RealPredictive):
         parts = (self.means, self.members_data, self.members_distributional, self.members_model, log_weights)
         return NormalMixturePredictive(*(part.movedim(0, -2).flatten(-2) for part in parts))
 
+    def marginal(self) -> NormalMixturePredictive:
+        """Each member by itself, with the moments of its predictions."""
+        between = self.means.var(0, correction=0)
+        means, data, distributional, model, _ = (part.mean(0) for part in _leaves(self))
+        return NormalMixturePredictive(means, data, distributional + between, model, self.log_weights[0])
+
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> NormalMixturePredictive:
         """The prediction of ``loc + scale * target``, as for `NormalPredictive`. loc, scale shape: () or (D,)"""
         loc, scale = (
@@ -377,6 +392,11 @@ class StudentPredictive(_RealPredictive):
         """Each member is taken for the normal of its mean and variance."""
         parts = (self.mean, self.data, self.distributional, self.model)
         return NormalMixturePredictive(*(part.movedim(0, -1) for part in parts))
+
+    def marginal(self) -> StudentPredictive:
+        between = self.mean.var(0, correction=0)
+        mean, data, distributional, model, df = (part.mean(0) for part in _leaves(self))
+        return StudentPredictive(mean, data, distributional + between, model, df)
 
     def rescale(self, loc: float | Tensor, scale: float | Tensor) -> StudentPredictive:
         """The prediction of ``loc + scale * target``: back to the target's own units. loc, scale shape: () or (D,)"""
