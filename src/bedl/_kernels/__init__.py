@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from bedl._kernels import inference as image_kernel
 from bedl._kernels import training as pbp
 from bedl._kernels import training as training
+from bedl._kernels.activations import TABLES
 from bedl._kernels.inference import (
     MOST_NODES,
     Link,
@@ -25,13 +26,33 @@ from bedl._kernels.inference import (
     panels,
     small_network,
 )
-from bedl._kernels.operators import clocks, clocks_and_slopes, rectified, rectified_gradients
+from bedl._kernels.operators import (
+    clipped,
+    clipped_gradients,
+    clocks,
+    clocks_and_slopes,
+    elu,
+    elu_gradients,
+    hardswish,
+    hardswish_gradients,
+    rectified,
+    rectified_gradients,
+    tabulated,
+    tabulated_gradients,
+)
 
 __all__ = [
-    "MOST_NODES", "Link", "Small", "chain", "clocks", "clocks_and_slopes", "data_entropy", "image_kernel", "is_built",
-    "log_mean_softmax", "normal_parts", "panels", "pbp", "rectified", "rectified_gradients", "small_network", "suits",
-    "training",
+    "MOST_NODES", "TABLES", "Link", "Small", "chain", "clipped", "clipped_gradients", "clocks", "clocks_and_slopes",
+    "data_entropy", "elu", "elu_gradients", "hardswish", "hardswish_gradients", "image_kernel", "is_built",
+    "log_mean_softmax", "normal_parts", "panels", "pbp", "rectified", "rectified_gradients", "serve", "small_network",
+    "suits", "tabulated", "tabulated_gradients", "training",
 ]  # fmt: skip
+
+
+def serve(m: Tensor) -> bool:
+    """Whether kernels may take such tensors, once autograd and transforms have been told what they do."""
+    exporting = torch.compiler.is_exporting() or forward_ad._current_level >= 0
+    return is_built() and m.dtype is torch.float32 and m.device.type == "cpu" and not exporting
 
 
 def suits(*tensors: Tensor, many: int = 0) -> bool:

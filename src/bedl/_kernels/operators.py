@@ -13,10 +13,13 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from bedl._kernels import inference
+from bedl._kernels import activations, inference
 from bedl._utils.autograd import to_front
 
-__all__ = ["clocks", "clocks_and_slopes", "rectified", "rectified_gradients"]
+__all__ = [
+    "clipped", "clipped_gradients", "clocks", "clocks_and_slopes", "elu", "elu_gradients", "hardswish",
+    "hardswish_gradients", "rectified", "rectified_gradients", "tabulated", "tabulated_gradients",
+]  # fmt: skip
 
 
 _room = torch.library.Library("bedl", "DEF")  # the operators are there as long as this is
@@ -91,7 +94,39 @@ def _backward_of_clocks(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: A
     return by_m, by_v.sum_to_size(v.shape), None, None
 
 
+def _backward_of_elu(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, mean, _ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.elu_gradients(m, v, mean, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, *[None] * len(ctx.constants)
+
+
+def _backward_of_clipped(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, mean, _ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.clipped_gradients(m, v, mean, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, *[None] * len(ctx.constants)
+
+
+def _backward_of_hardswish(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, *_ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.hardswish_gradients(m, v, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, *[None] * len(ctx.constants)
+
+
+def _backward_of_tabulated(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, *_ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.tabulated_gradients(m, v, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, None, None, None, None
+
+
 rectified_gradients = _operator(inference.rectified_gradients, _like_first)
 rectified = _operator(inference.rectified, _like_first, _backward_of_rectified)
 clocks = _operator(inference.clocks, _class_by_node)
 clocks_and_slopes = _operator(inference.clocks_and_slopes, _class_by_node, _backward_of_clocks)
+tabulated_gradients = _operator(activations.tabulated_gradients, _like_first)
+tabulated = _operator(activations.tabulated, _like_first, _backward_of_tabulated)
+elu_gradients = _operator(activations.elu_gradients, _like_first)
+elu = _operator(activations.elu, _like_first, _backward_of_elu)
+hardswish_gradients = _operator(activations.hardswish_gradients, _like_first)
+hardswish = _operator(activations.hardswish, _like_first, _backward_of_hardswish)
+clipped_gradients = _operator(activations.clipped_gradients, _like_first)
+clipped = _operator(activations.clipped, _like_first, _backward_of_clipped)

@@ -25,6 +25,7 @@ from bedl.moments.rules import (
     norm,
     numerical,
     pooling,
+    positive,
     shape,
 )
 from bedl.moments.rules._base import approximate, approximation, elementwise
@@ -53,9 +54,9 @@ TABLE: dict[str, dict[str, Callable]] = {
         "clamp clip": activations.clamp, "clamp_min": lambda x, min: activations.clamp(x, min=min),
         "clamp_max": lambda x, max: activations.clamp(x, max=max), "threshold": activations.threshold,
         "exp": activations.exp, "expm1": activations.expm1, "sin": activations.sin, "cos": activations.cos,
-        "square": activations.square, "pow": numerical.power, "__rpow__": lambda x, base: numerical.power(base, x),
-        "sqrt": numerical.sqrt, "rsqrt": numerical.rsqrt, "reciprocal": numerical.reciprocal, "log": numerical.log,
-        "log1p": numerical.log1p, "log2": numerical.log2, "log10": numerical.log10,
+        "square": activations.square, "pow": positive.power, "__rpow__": lambda x, base: positive.power(base, x),
+        "sqrt": positive.sqrt, "rsqrt": positive.rsqrt, "reciprocal": positive.reciprocal, "log": positive.log,
+        "log1p": positive.log1p, "log2": positive.log2, "log10": positive.log10,
         "maximum": activations.maximum, "minimum": activations.minimum,
         "sigmoid expit": numerical.sigmoid, "tanh": numerical.tanh, "silu": numerical.silu, "mish": numerical.mish,
         "gelu": numerical.gelu, "softplus": numerical.softplus, "logsigmoid": numerical.logsigmoid,
@@ -95,8 +96,8 @@ TABLE: dict[str, dict[str, Callable]] = {
     },
     "arithmetic": {
         "add __radd__": arithmetic.add, "sub subtract": arithmetic.sub, "rsub __rsub__": arithmetic.rsub,
-        "mul multiply __rmul__": arithmetic.mul, "div divide true_divide __truediv__": numerical.div,
-        "__rtruediv__": numerical.rdiv, "neg negative": arithmetic.neg,
+        "mul multiply __rmul__": arithmetic.mul, "div divide true_divide __truediv__": positive.div,
+        "__rtruediv__": positive.rdiv, "neg negative": arithmetic.neg,
         "torch.where": arithmetic.where, "Tensor.where": arithmetic.where_method,
         "masked_fill": arithmetic.masked_fill, "lerp": arithmetic.lerp,
         "addcmul": arithmetic.addcmul, "cumsum": arithmetic.cumsum,
