@@ -23,7 +23,7 @@ def difference(method: bedl.BEDL, x: Tensor, points: Tensor) -> dict[str, float]
         bedl.export(method, path, example=x)
         model = OnnxModel(path)
         largest: dict[str, float] = {}
-        with bedl.frozen(method):
+        with bedl.cached_weights(method):
             for part in points.split(250):
                 expected = method.predict(part).outputs()
                 for name, values in model.predict(part.numpy()).items():

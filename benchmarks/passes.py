@@ -1,10 +1,10 @@
 """What prediction and a training step cost, in those of the deterministic network, uncompiled.
 
-Prediction is the network and the head's probabilities, or mean and variance (`predict`), and, as *all*, with the
-whole decomposition of uncertainty; weights are prepared once (`bedl.frozen`), as the estimators do. A training step is
-forward, loss, backward and Adam; bedl's has the head, the marginal likelihood and the PAC term. Adam is what comes by
-default: torch's for the deterministic network, fused for bedl (`bedl.training.adam`); that network is measured with the
-fused one too.
+Prediction is the network and the head's probabilities, or mean and variance (`predict`), and, as *all*, with the whole
+decomposition of uncertainty; weights are prepared once (`bedl.cached_weights`), as the estimators do. A training step
+is forward, loss, backward and Adam; bedl's has the head, the marginal likelihood and the PAC term. Adam is what comes
+by default: torch's for the deterministic network, fused for bedl (`bedl.training.adam`); that network is measured with
+the fused one too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plain_runs(net: Net, x: Tensor, y: Tensor, prefix: str, compile: bool, fused
 
 
 def prepare(method: bedl.BEDL) -> None:
-    """What `bedl.frozen` does, for good."""
+    """What `bedl.cached_weights` does, for good."""
     with torch.no_grad():
         for layer in method.modules():
             if isinstance(layer, GaussianLayer):

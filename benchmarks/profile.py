@@ -18,8 +18,8 @@ __all__ = ["measure"]
 KINDS = {
     "products": ("convolution", "addmm", "::mm", "::bmm"),
     "optimiser": ("fused_adam", "Optimizer", "foreach"),
-    "head": ("erf", "lgamma", "softmax", "bedl::clocks"),
-    "activations, and preparing weights": ("cpp_fused", "bedl::rectified"),
+    "head": ("erf", "lgamma", "softmax", "bedl::log_survival_and_density"),
+    "activations, and preparing weights": ("cpp_fused", "bedl::relu_moments"),
 }
 
 

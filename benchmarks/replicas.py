@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bedl import BEDL, GaussianLinear, Normal
 from bedl.methods import Batch
 from bedl.training import adam
-from bedl.training.engines.stacked import ReplicaBatches, Stacked, VectorAdam, clipping, norms
+from bedl.training.engines.stacked import ReplicaBatches, StackedNetworks, VectorAdam, clipping, norms
 
 
 def concrete(split: int) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def paper_net(seed: int) -> BEDL:
 
 
 def twenty_nets(sets: list[tuple[Tensor, Tensor]], compile: bool) -> Callable[[int], None]:
-    stacked = Stacked([paper_net(seed) for seed in range(20)], compile=compile)
+    stacked = StackedNetworks([paper_net(seed) for seed in range(20)], compile=compile)
     batches = ReplicaBatches(sets, list(range(20)), 10_000, 32, torch.device("cpu"))
     optimizer, rates = VectorAdam(stacked.parameters), [1e-3] * 20
     n_train = torch.tensor(batches.sizes, dtype=torch.float32)

@@ -39,7 +39,7 @@ def lenet(variances: str, seed: int, regularizer: PAC | None, epochs: int) -> Sc
         method, digits(True), epochs=epochs, batch_size=100, accelerator="cpu", compile=False, correct=False, seed=seed
     )
     (x, y), (foreign, _) = digits(False), digits(False, "fashion_mnist")
-    with bedl.frozen(method):
+    with bedl.cached_weights(method):
         seen = torch.cat([method.predict(part).log_probabilities for part in x.split(500)])
         unseen = torch.cat([method.predict(part).log_probabilities for part in foreign.split(500)])
     entropy = [-(p.exp() * p).sum(-1).numpy() for p in (seen, unseen)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bedl import BEDLRegressor
-from bedl.bench import Cell, Choice, Column, Outcome, Table, row_file, run, sheets, shown
+from bedl.bench import Cell, Choice, Column, RunResult, Table, row_file, run, sheets, shown
 from bedl.bench.regression import regression_scores
 
 QUICK = "--quick" in sys.argv
@@ -36,13 +36,13 @@ class Sines(Table):
     def splits(self, dataset: str) -> int:
         return 2 if QUICK else 5
 
-    def work(self, cell: Cell, root: object = None) -> Outcome:
+    def work(self, cell: Cell, root: object = None) -> RunResult:
         rng = np.random.default_rng(cell.split)
         noise = {"quiet": 0.1, "loud": 0.5}[cell.dataset]
         epochs = 5 if QUICK else "auto"
         model = BEDLRegressor(method=cell.method, epochs=epochs, random_state=cell.seed, device="cpu")
         model.fit(*draw(300, noise, rng))
-        return Outcome(regression_scores(model, *draw(1000, noise, rng)), {"epochs": epochs, "noise": noise})
+        return RunResult(regression_scores(model, *draw(1000, noise, rng)), {"epochs": epochs, "noise": noise})
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -76,7 +76,8 @@ def test_moments_come_with_their_rules_whichever_room_is_imported_first() -> Non
 
 
 def test_a_module_that_is_imported_later_has_its_version_now() -> None:
-    code = "from bedl._utils.imports import later\nwith later('pandas'):\n import pandas\n print(pandas.__version__)"
+    code = "from bedl._utils.imports import deferred_import\n"
+    code += "with deferred_import('pandas'):\n import pandas\n print(pandas.__version__)"
     code += "\nimport sys; assert 'pandas' not in sys.modules"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == version("pandas")

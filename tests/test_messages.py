@@ -82,8 +82,8 @@ def test_targets_that_normal_can_hardly_learn(scale, shift):
 def test_targets_that_are_fine(recwarn):
     head = bedl.Normal(1)
     for y in (X[:, 0], 5 + 3 * X, torch.full((9, 1), 3.0), X[:, :1].double()):
-        assert head.doubts(y) is None
-    assert bedl.Normal(1, beta=1e8).doubts(1e-3 * X) is None  # who says so knows that they are small
+        assert head.scaling_warning(y) is None
+    assert bedl.Normal(1, beta=1e8).scaling_warning(1e-3 * X) is None  # who says so knows that they are small
     bedl.BEDLRegressor(epochs=1, method="bedl", device="cpu").fit(X.numpy(), 2e5 * X[:, 0].numpy())
     assert not recwarn.list
 

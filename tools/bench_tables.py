@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bedl.bench import Sheet, Table, sheets, shown
+from bedl.bench import ResultTable, Table, sheets, shown
 from bedl.bench.runner import row_file
 from bedl.bench.tables import get, names
 
@@ -31,7 +31,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _sheet(table: Table, sheet: Sheet) -> str:
+def _sheet(table: Table, sheet: ResultTable) -> str:
     head = ["", "", *sheet.head]
     lines = [
         [

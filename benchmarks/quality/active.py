@@ -17,7 +17,7 @@ from benchmarks.quality.rows import Cell
 __all__ = ["cells", "work"]
 
 SETS = ("concrete", "energy", "kin8nm", "power")
-FIRST, MORE, ROUNDS, MOST = 20, 20, 6, 2000
+FIRST, MORE, ROUNDS, MAX_ROWS = 20, 20, 6, 2000
 
 
 def cells(table: str, methods: list[str], part: str, splits: list[int], only: list[str]) -> Iterator[Cell]:
@@ -36,7 +36,7 @@ def work(cell: Cell) -> dict[str, float]:
 
     data = load_uci(FOLDERS[cell["dataset"]])
     rng = np.random.default_rng(cell["split"])
-    order = rng.permutation(len(data.y))[:MOST]
+    order = rng.permutation(len(data.y))[:MAX_ROWS]
     pool, test = order[: len(order) // 2], order[len(order) // 2 :]
     labelled = list(pool[:FIRST])
     scores = {}

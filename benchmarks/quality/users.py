@@ -15,13 +15,13 @@ from benchmarks.quality.scores import class_scores
 
 __all__ = ["cells", "work"]
 
-MOST_FOR_GP = 1500  # rows; beyond, an exact Gaussian process takes minutes
+MAX_ROWS_FOR_GP = 1500  # rows; beyond, an exact Gaussian process takes minutes
 
 
 def cells(table: str, methods: list[str], part: str, splits: list[int], only: list[str]) -> Iterator[Cell]:
     """The cells: table by table; the part "validation" are the tables that the recipe was developed on."""
-    rivals = TARGET_RIVALS if table == "targets" else CLASS_RIVALS
-    chosen = ["auto", *rivals] if methods == ["all"] else methods
+    baselines = TARGET_BASELINES if table == "targets" else CLASS_BASELINES
+    chosen = ["auto", *baselines] if methods == ["all"] else methods
     for source in tables.TARGETS if table == "targets" else tables.CLASSES:
         if (part == "validation") != source.developed or (only and source.name not in only):
             continue
@@ -45,8 +45,8 @@ def work(cell: Cell) -> dict[str, float]:
 
     encoder = FeatureEncoder.fit(open_table(X_train))
     numbers = [encoder(open_table(part), unseen="ignore").astype(np.float64) for part in (X_train, X_test)]
-    rival = (CLASS_RIVALS if classes else TARGET_RIVALS)[cell["method"]]
-    return rival(numbers[0], y[train], numbers[1], y[test])
+    baseline = (CLASS_BASELINES if classes else TARGET_BASELINES)[cell["method"]]
+    return baseline(numbers[0], y[train], numbers[1], y[test])
 
 
 def _bedl(cell: Cell, x: Any, y: np.ndarray, x_test: Any, y_test: np.ndarray, classes: bool) -> dict[str, float]:
@@ -121,7 +121,7 @@ def _gaussian_process(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: 
     from sklearn.preprocessing import StandardScaler
 
     kernel = ConstantKernel() * RBF(np.sqrt(x.shape[1])) + WhiteKernel(0.1)
-    rows = np.random.default_rng(0).permutation(len(y))[:MOST_FOR_GP]
+    rows = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS_FOR_GP]
     process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
     model = make_pipeline(StandardScaler(), process).fit(x[rows], y[rows])
     return gaussian_scores(y_test, *model.predict(x_test, return_std=True))
@@ -137,7 +137,7 @@ def _ngboost(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarra
     return gaussian_scores(y_test, found.params["loc"], found.params["scale"])
 
 
-TARGET_RIVALS: dict[str, Scored] = {
+TARGET_BASELINES: dict[str, Scored] = {
     "ridge": _ridge, "forest": _constant_spread(_forest), "boosting": _constant_spread(_boosting),
     "boosted quantiles": _boosted_quantiles, "gaussian process": _gaussian_process, "ngboost": _ngboost,
 }  # fmt: skip
@@ -177,7 +177,7 @@ def _boosting_of_classes() -> Any:
     return HistGradientBoostingClassifier(random_state=0)
 
 
-CLASS_RIVALS: dict[str, Scored] = {
+CLASS_BASELINES: dict[str, Scored] = {
     "logistic": _classes(_logistic),
     "forest": _classes(_forest_of_classes),
     "forest, calibrated": _classes(_forest_of_classes, calibrated=True),

@@ -20,7 +20,7 @@ from bedl.nn import GaussianConv3d as GaussianConv3d
 from bedl.nn import GaussianConvTranspose2d as GaussianConvTranspose2d
 from bedl.nn import GaussianEmbedding as GaussianEmbedding
 from bedl.nn import GaussianLinear as GaussianLinear
-from bedl.nn import frozen as frozen
+from bedl.nn import cached_weights as cached_weights
 from bedl.nn import sampled as sampled
 
 # from an existing network and back

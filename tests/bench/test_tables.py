@@ -15,7 +15,7 @@ from bedl.bench.regression import gaussian_scores, regression_scores, seed_of
 from bedl.bench.tables import cost, disentangle
 from bedl.bench.tables.gap import gap
 from bedl.data import DataFileNotFoundError
-from bedl.estimators.fit import fit_together
+from bedl.estimators.fit import fit_many
 from bedl.methods import registry
 from tests.cli.verbs import run as call
 
@@ -83,12 +83,12 @@ def test_splits_together_come_to_what_they_do_alone(uci_folder: Path) -> None:
 def test_fit_together_takes_estimators_of_the_same_settings_and_any_method() -> None:
     x = RNG.normal(size=(40, 2))
     with pytest.raises(ValueError, match="differ in their random_state alone"):
-        fit_together([BEDLRegressor(epochs=1), BEDLRegressor(epochs=2)], [(x, x[:, 0])] * 2)
+        fit_many([BEDLRegressor(epochs=1), BEDLRegressor(epochs=2)], [(x, x[:, 0])] * 2)
     models = [BEDLRegressor(method="bedl", epochs=3, batch_size=n, device="cpu", random_state=n) for n in (16, 16)]
-    fit_together(models, [(x, x[:, 0]), (x[:20], x[:20, 1])])  # of other sizes: one after the other, or together
+    fit_many(models, [(x, x[:, 0]), (x[:20], x[:20, 1])])  # of other sizes: one after the other, or together
     assert all(len(model.history_) == 3 for model in models)
     stacks = [BEDLRegressor(epochs=1, device="cpu", random_state=seed) for seed in (0, 1)]
-    fit_together(stacks, [(x, x[:, 0])] * 2)
+    fit_many(stacks, [(x, x[:, 0])] * 2)
     assert [model.built_[0] for model in stacks] == ["stack", "stack"]
 
 
@@ -116,7 +116,7 @@ def test_presets_share_a_run_where_it_is_the_same(uci_folder: Path, method: str)
     """The same scores from both, each run by itself; where they share one, each row has the settings of its own."""
     table, path = tables.get("uci"), uci_folder / "uci.jsonl"
     paper, best = (Cell("uci", "boston", method, preset, 1) for preset in BOTH)
-    assert set(table.same_runs(paper)) == {paper, best}
+    assert set(table.equivalent_runs(paper)) == {paper, best}
     alone = [table.work(cell, uci_folder).metrics for cell in (paper, best)]
     assert alone[0] == alone[1]
     run(table, [paper, best], row_file(path), root=uci_folder)
@@ -130,9 +130,9 @@ def test_presets_share_a_run_where_it_is_the_same(uci_folder: Path, method: str)
 
 def test_presets_do_not_share_runs_that_differ() -> None:
     table = tables.get("uci")
-    assert not table.same_runs(Cell("uci", "protein", "pbp", "paper"))  # 100 units in the paper
-    assert not table.same_runs(Cell("uci", "boston", "bedl", "paper"))
-    assert not table.same_runs(Cell("uci", "boston", "auto", "best"))
+    assert not table.equivalent_runs(Cell("uci", "protein", "pbp", "paper"))  # 100 units in the paper
+    assert not table.equivalent_runs(Cell("uci", "boston", "bedl", "paper"))
+    assert not table.equivalent_runs(Cell("uci", "boston", "auto", "best"))
 
 
 def test_the_authors_settings_are_those_of_their_code(uci_folder: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_authors_settings_are_those_of_their_code(uci_folder: Path) -> None:
     assert found.settings["batch_size"] == 100
     assert found.settings["method_options"] == {"gain": 1.0, "pac": {"delta": 0.1, "kl_scale": "authors-code"}}
     assert np.isfinite(found.metrics["log_likelihood"])
-    assert not table.same_runs(cells[0])
+    assert not table.equivalent_runs(cells[0])
 
 
 def test_mc_dropout_has_the_rates_and_precisions_of_its_authors() -> None:

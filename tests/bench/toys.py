@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bedl.bench import BOTH, Cell, Column, Outcome, Published, Table
+from bedl.bench import BOTH, Cell, Column, Published, RunResult, Table
 
 
 class Toy(Table):
@@ -34,13 +34,13 @@ class Toy(Table):
     def splits(self, dataset: str) -> int:
         return 4
 
-    def work(self, cell: Cell, root: object = None) -> Outcome:
+    def work(self, cell: Cell, root: object = None) -> RunResult:
         mark(self.folder, cell)
         time.sleep(self.seconds)
         if self.folder is not None and Path(self.folder, "fails").exists() and cell.split == 2:
             raise ValueError("split 2 is cursed")
         scores = {"log_likelihood": -cell.split - (cell.dataset == "b"), "error": 0.1, "odd": float("nan")}
-        return Outcome(scores, {"deviations": ("made up",)})
+        return RunResult(scores, {"deviations": ("made up",)})
 
     def published(self) -> Sequence[Published]:
         values = {"a": (-2.0, 0.5)}
@@ -59,7 +59,7 @@ class Grouped(Toy):
             kinds.setdefault((cell.dataset, cell.method), []).append(cell)
         return kinds.values()
 
-    def work_together(self, cells: Sequence[Cell], root: object = None) -> list[Outcome]:
+    def work_together(self, cells: Sequence[Cell], root: object = None) -> list[RunResult]:
         if len(cells) > 1 and self.folder is not None and Path(self.folder, "group-fails").exists():
             raise RuntimeError("not together")
         return super().work_together(cells, root)
@@ -68,14 +68,14 @@ class Grouped(Toy):
 class Twofold(Toy):
     """The method "bedl" is the same run under both presets."""
 
-    def same_runs(self, cell: Cell) -> Sequence[Cell]:
+    def equivalent_runs(self, cell: Cell) -> Sequence[Cell]:
         return [dataclasses.replace(cell, preset=name) for name in BOTH] if cell.method == "bedl" else ()
 
 
 class Deadly(Toy):
     """The first worker that comes to split 1 of a is killed in the middle of it."""
 
-    def work(self, cell: Cell, root: object = None) -> Outcome:
+    def work(self, cell: Cell, root: object = None) -> RunResult:
         assert self.folder is not None
         if cell.split == 1 and cell.dataset == "a":
             try:

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from bedl.estimators.tabular.folder import seal_of
+from bedl.estimators.tabular.folder import checksum_of
 from tests.cli.tables import FLOWERS, HOUSES, csv
 from tests.cli.verbs import run
 
@@ -110,7 +110,7 @@ def edited(folder, **changes):
     """Another card, with the checksum that it should have."""
     card = json.loads((folder / "model.json").read_text()) | changes
     card.pop("sha256")
-    (folder / "model.json").write_text(json.dumps({**card, "sha256": seal_of(card)}))
+    (folder / "model.json").write_text(json.dumps({**card, "sha256": checksum_of(card)}))
 
 
 def newer(folder):

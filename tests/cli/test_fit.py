@@ -54,7 +54,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(shelf, tmp_path, monkeypatch, e
     from bedl.cli.progress import TrainingBar
 
     words = ["fit", shelf / "houses.csv", "--target", "price", "--epochs", 4, "--seed", 3, "--ensemble", ensemble]
-    monkeypatch.setattr("bedl.estimators.tabular.fitting.LEAST", 0.0)  # a checkpoint after every epoch
+    monkeypatch.setattr("bedl.estimators.tabular.fitting.MIN_CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every epoch
     run(*words, "--out", tmp_path / "whole", ok=True)
     with monkeypatch.context() as patch:
 
@@ -84,7 +84,7 @@ def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
     from bedl.cli.progress import TrainingBar
 
     runs = []
-    monkeypatch.setattr("bedl.estimators.tabular.fitting.LEAST", 0.0)
+    monkeypatch.setattr("bedl.estimators.tabular.fitting.MIN_CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(TrainingBar, "on_end", lambda self, run: runs.append(run))
     words = ["fit", shelf / "houses.csv", "-t", "price", "--epochs", 2, "--ensemble", 3, "--out", tmp_path / "m"]
     said = run(*words, ok=True)

@@ -279,7 +279,7 @@ def test_a_zip_that_lies_about_its_sizes(tmp_path, monkeypatch):
 
 
 def test_a_download_without_end_is_cut(tmp_path, single, monkeypatch):
-    monkeypatch.setattr("bedl.data.datasets.download._MOST_BYTES", 100_000)
+    monkeypatch.setattr("bedl.data.datasets.download._MAX_BYTES", 100_000)
     with serve({"a.gz": PACKED, "b": b"bb"}) as server, pytest.raises(DataError, match="too large for a data set"):
         fetch("toy", tmp_path, server.url)
     assert everything(tmp_path) == []

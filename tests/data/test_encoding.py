@@ -234,9 +234,9 @@ def test_means_do_not_cancel(tmp_path):
     values = 1e9 + rng.normal(size=5000)
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{v!r},{i / 7}\n" for i, v in enumerate(values.tolist())))
     table = open_table(tmp_path / "t.csv")
-    from bedl.data.profile import ColumnSurvey
+    from bedl.data.profile import ColumnProfile
 
-    column = ColumnSurvey("x")
+    column = ColumnProfile("x")
     for batch in table.batches(100):
         column.see(batch.column("x"))
     assert column.mean == pytest.approx(values.mean(), rel=1e-14)

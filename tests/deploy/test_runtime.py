@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from bedl.deploy import ModelFileError, OnnxModel
-from bedl.deploy.schema import KEY, LENGTH, SCHEMA, sealed
+from bedl.deploy.schema import KEY, LENGTH, SCHEMA, with_checksum
 from bedl.evaluation import tasks
 from tests.closeness import assert_same_up_to_rounding
 from tests.deploy.models import inputs
@@ -96,7 +96,7 @@ def rewritten(path, target, change):
     entry.value = change(json.loads(entry.value))
     sealed_entry = next(entry for entry in model.metadata_props if entry.key == "bedl.sha256")
     model.metadata_props.remove(sealed_entry)
-    target.write_bytes(sealed(model.SerializeToString()))
+    target.write_bytes(with_checksum(model.SerializeToString()))
     return target
 
 

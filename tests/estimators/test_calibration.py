@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
-from bedl.estimators.calibration import FOREIGN, MOST, fitted_temperatures, held_out_scores
+from bedl.estimators.calibration import MAX_SCORES, OUTLIER_SHARE, fitted_temperatures, held_out_scores
 from bedl.heads.predictive import CategoricalPredictive
 
 QUICK: dict[str, Any] = {"method": "bedl", "epochs": 20, "random_state": 0, "device": "cpu", "early_stopping": False}
@@ -68,7 +68,7 @@ def test_too_few_rows_are_refused() -> None:
 def test_fewer_scores_are_kept_and_never_promise_less() -> None:
     y = np.random.default_rng(0).normal(size=(25_000, 1))
     scores, mass = held_out_scores(np.zeros_like(y), np.ones_like(y), y)
-    assert len(scores) <= MOST
+    assert len(scores) <= MAX_SCORES
     assert mass[-1] == 25_000
     for coverage, most in ((0.3, 1.02), (0.9, 1.02), (0.999, 1.2)):
         exact = np.sort(np.abs(y[:, 0]))[int(np.ceil(coverage * 25_001)) - 1]
@@ -113,7 +113,7 @@ def test_rows_without_evidence_have_a_temperature_of_their_own(bold: float, care
         given, few = (usual, caution), {"xatol": 1e-5}
         return scipy.optimize.minimize(cost, [0.1, 0.1], given, method="Nelder-Mead", options=few).x
 
-    best = np.exp(searched(max(searched(0.0, 0.0)[0], 0.0), 4 + FOREIGN * len(y)))
+    best = np.exp(searched(max(searched(0.0, 0.0)[0], 0.0), 4 + OUTLIER_SHARE * len(y)))
     found = fitted_temperatures(log_p.numpy(), y, vacuity=vacuity.numpy())
     assert found == pytest.approx(tuple(best), rel=2e-3)
     assert found[0] == pytest.approx(1 / bold, rel=0.15)  # caution holds back what has no evidence

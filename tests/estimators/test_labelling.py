@@ -65,7 +65,7 @@ def test_rows_in_the_gap_are_asked_for_and_are_not_alike(gap):
 
 def test_any_number_of_a_large_pool_in_any_order(gap, monkeypatch):
     for module in ("acquisition", "regressor"):
-        monkeypatch.setattr(f"bedl.estimators.{module}.MOST_ROWS", 30)
+        monkeypatch.setattr(f"bedl.estimators.{module}.MAX_ROWS", 30)
     monkeypatch.setattr("bedl.estimators.regressor.candidates", lambda unknown: candidates(unknown, 30))
     rng = np.random.default_rng(0)
     pool = pandas.DataFrame({"x": rng.uniform(-4, 4, 200), "kind": np.tile(["a", "b"], 100)})
@@ -84,7 +84,7 @@ def test_refusals(gap):
             gap.rows_to_label(pool, n)
     X = np.linspace(-1, 1, 70)[:, None]
     plain = BEDLRegressor(method="bedl", epochs=1).fit(X, X[:, 0])
-    with pytest.raises(ValueError, match=r"'bedl' keeps no distances .* needs 'auto'"):
+    with pytest.raises(ValueError, match=r"'bedl' knows no distances .* needs 'auto'"):
         plain.rows_to_label(X, 2)
     assert not hasattr(BEDLClassifier, "rows_to_label")
 

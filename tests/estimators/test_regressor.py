@@ -304,6 +304,6 @@ def test_a_sparse_table_is_the_same_as_a_dense_one(form, monkeypatch):
     x = np.where(np.abs(x) > 0.5, x, 0.0)
     one, other = (BEDLRegressor(**QUICK).fit(part, y) for part in (x, form(x)))
     np.testing.assert_allclose(other.predict(form(x)), one.predict(x), rtol=1e-6)
-    monkeypatch.setattr("bedl.estimators.inputs.MOST", 100)
+    monkeypatch.setattr("bedl.estimators.inputs.MAX_DENSE_NUMEL", 100)
     with pytest.raises(ValueError, match=r"zeros written out.*TruncatedSVD"):
         other.predict(form(x))

@@ -144,7 +144,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_claims_are_compared_with_the_weights_first(tmp_path: Path, case: str) -> None:
+def test_sizes_are_compared_with_the_weights_first(tmp_path: Path, case: str) -> None:
     """With a checksum that fits: whoever makes such a file can compute one."""
     import resource
 

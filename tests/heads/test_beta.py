@@ -170,7 +170,7 @@ def test_gradients_are_those_of_the_integrals(point):
 def test_many_labels_are_computed_in_parts(monkeypatch):
     f = Moments(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)), 0.5)
     whole = Beta(4)(f)
-    monkeypatch.setattr("bedl.heads.beta.TOGETHER", 7)
+    monkeypatch.setattr("bedl.heads.beta.LABELS_PER_CHUNK", 7)
     parts = Beta(4)(f)
     for name in parts.output_names:
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name), atol=1e-6, rtol=1e-5)

@@ -200,7 +200,7 @@ def test_many_counts_are_computed_in_parts(monkeypatch):
     f = Moments(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), 0.3)
     y = torch.arange(40).reshape(20, 2)
     whole = Gamma(2).log_marginal(f, y)
-    monkeypatch.setattr("bedl.heads.gamma.TOGETHER", 7)
+    monkeypatch.setattr("bedl.heads.gamma.COUNTS_PER_CHUNK", 7)
     torch.testing.assert_close(Gamma(2).log_marginal(f, y), whole)
 
 

@@ -145,7 +145,7 @@ def test_predictions_of_places_in_chunks_are_those_of_one_pass(monkeypatch):
 
     f = outputs(3).movedim(1, -1)
     whole = Dirichlet(3)(f)
-    monkeypatch.setattr(dirichlet, "LARGEST_ON_CPU", 1)
+    monkeypatch.setattr(dirichlet, "MAX_NUMEL_ON_CPU", 1)
     big = Moments(f.loc.repeat(1, 3, 4, 1), f.variance.repeat(1, 3, 4, 1))
     parts = Dirichlet(3)(big)
     torch.testing.assert_close(parts.probabilities[:, :3, :2], whole.probabilities)

@@ -13,7 +13,9 @@ from bedl import BEDLClassifier, BEDLRegressor
 from bedl.methods import registry
 
 # Minutes each, or hundreds of steps, which processors round apart; their own tests hold them to reference figures.
-LEFT_OUT = {"hmc", "conv-gp", "resnet-gp", "residual-cnn-gp", "convnet-gp", "neural-process/classification"}
+LEFT_OUT = {
+    "hmc", "conv-gp", "resnet-gp", "residual-cnn-gp", "convnet-gp", "neural-process/classification"
+}  # fmt: skip
 
 
 def table(n: int = 48) -> tuple[np.ndarray, np.ndarray]:

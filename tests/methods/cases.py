@@ -58,6 +58,7 @@ CASES = {
     "prior-network": Case(quiet={}, draws_per_row=True),
     "r-edl": Case({"ramp": 100.0}, quiet={}),
     "ensemble": Case({"size": 3}, quiet={"size": 1}),
+    "distilled": Case(draws_per_row=True),
     "evidence": Case(draws_per_row=True),
     "varout": Case({"samples": 20}, quiet={"samples": 1}, draws_per_row=True),
     "stack": Case({"folds": 2, "groups": 1}, draws_per_row=True),

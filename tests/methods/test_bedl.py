@@ -70,8 +70,8 @@ class Constant(Method):
 
 
 def test_each_method_says_how_it_learns() -> None:
-    assert (BEDL.learns, Ensemble.learns, Constant.learns, Method.learns) == (
-        *("by steps", "in its members", "by itself"),
+    assert (BEDL.fit_mode, Ensemble.fit_mode, Constant.fit_mode, Method.fit_mode) == (
+        *("gradient", "members", "direct"),
         None,
     )
     x, y = torch.randn(20, 2), torch.randn(20, 1)

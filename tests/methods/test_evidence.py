@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bedl import BEDLClassifier, BEDLRegressor, Moments
-from bedl.nn.tabular import Columns, compact
+from bedl.nn.tabular import PeriodicEmbedding, soft_clip
 
 
 def sine(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -72,10 +72,10 @@ def test_classes_far_away_are_not_known() -> None:
 def test_columns_take_noisy_inputs() -> None:
     """One pass against draws of the input."""
     torch.manual_seed(0)
-    columns = Columns(2, size=3)
+    columns = PeriodicEmbedding(2, size=3)
     x = Moments(torch.tensor([[0.5, -4.0]]), torch.tensor([[0.3, 1.0]]))
     found = columns(x)
-    z = compact(x.loc + x.variance.sqrt() * torch.randn(200_000, 2))
+    z = soft_clip(x.loc + x.variance.sqrt() * torch.randn(200_000, 2))
     assert torch.allclose(found.loc[0, :2], z.mean(0), atol=0.01)
     assert torch.allclose(found.variance[0, :2], z.var(0), rtol=0.02)
     assert found.shape == (1, 8)

@@ -184,7 +184,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x, z = torch.randn(7, 9).double(), torch.randn(5, 9).double()
     kernel = ImageKernel((1, 3, 3), [Convolution(3, 9.0, 1.0), relu, Convolution(None, 1.0, 1.0)])
     whole = kernel(x, z), kernel.diagonal(x), kernel(x, x.clone())
-    monkeypatch.setattr(kernels, "LARGEST", 20)
+    monkeypatch.setattr(kernels, "MAX_BLOCK_NUMEL", 20)
     torch.testing.assert_close(kernel(x, z), whole[0])
     torch.testing.assert_close(kernel.diagonal(x), whole[1])
     torch.testing.assert_close(kernel(x, x), whole[2])  # of which half is computed

@@ -10,7 +10,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from bedl import Moments, _kernels
 from bedl.heads.integrals.kl import log_marginal, log_marginal_and_expected_kl
-from bedl.heads.integrals.nodes import LOG_EXPONENTIAL, log_mean_softmax, race_nodes
+from bedl.heads.integrals.nodes import LOG_EXPONENTIAL, log_mean_softmax, quadrature_nodes
 from bedl.moments import numerics
 from tests.closeness import assert_same_up_to_rounding
 from tests.native.test_native import leak
@@ -22,15 +22,15 @@ def operators() -> dict[str, tuple]:
     m, v = torch.randn(3, 4, 5, 6), torch.rand(3, 4, 5, 6)
     last = m.contiguous(memory_format=torch.channels_last)
     logits, variances = torch.randn(6, 4), torch.rand(6, 4)
-    race = logits, variances, race_nodes(logits, variances, 8)[0], [x for row in LOG_EXPONENTIAL[6] for x in row]
+    race = logits, variances, quadrature_nodes(logits, variances, 8)[0], [x for row in LOG_EXPONENTIAL[6] for x in row]
     fit = *numerics.HALF_LINE, 10.0
     return {
-        "rectified": (m, v, *fit),
-        "rectified, mixed": (last, v, *fit),
-        "rectified, transposed": (m.transpose(0, 3), v.transpose(0, 3), *fit),
-        "rectified_gradients": (m, v, m, v, v, *fit),
-        "clocks": race,
-        "clocks_and_slopes": race,
+        "relu_moments": (m, v, *fit),
+        "relu_moments, mixed": (last, v, *fit),
+        "relu_moments, transposed": (m.transpose(0, 3), v.transpose(0, 3), *fit),
+        "relu_moments_backward": (m, v, m, v, v, *fit),
+        "log_survival_and_density": race,
+        "log_survival_density_and_slopes": race,
     }
 
 
@@ -61,22 +61,22 @@ def rectify(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def test_compiled_graphs_call_kernels():
     m, v = torch.randn(40, 500), torch.rand(40, 500)
     calls, found = calls_of_compiled(rectify, m, v)
-    assert calls == {"bedl.rectified.default"}
+    assert calls == {"bedl.relu_moments.default"}
     for x, y in zip(found, rectify(m, v), strict=True):
         assert torch.equal(x, y)
     calls, found = calls_of_compiled(torch.vmap(rectify, (1, None)), m.expand(3, 40, 500).movedim(0, 1), v)
-    assert calls == {"bedl.rectified.default"}
+    assert calls == {"bedl.relu_moments.default"}
     assert_same_up_to_rounding(found[0], rectify(m, v)[0].expand(3, 40, 500))
     f = torch.randn(5, 4), torch.rand(5, 4)
     calls, found = calls_of_compiled(log_mean_softmax, *f)
-    assert calls == {"bedl.clocks.default"}
+    assert calls == {"bedl.log_survival_and_density.default"}
     torch.testing.assert_close(found, log_mean_softmax(*f))
 
 
 def test_compiled_slopes_below_zero_call_kernels():
     m, v, slope = torch.randn(3, 5, requires_grad=True), torch.rand(3, 5), torch.tensor([0.2])
     calls, found = calls_of_compiled(leak, m, v, slope)
-    assert calls == {"bedl.rectified.default"}
+    assert calls == {"bedl.relu_moments.default"}
     for x, y in zip(found, leak(m, v, slope), strict=True):
         assert_same_up_to_rounding(x, y)
 

@@ -20,7 +20,7 @@ import bedl
 from bedl import Moments
 from bedl import _kernels as native
 from bedl._kernels import inference
-from bedl.heads.integrals.nodes import clocks, log_mean_softmax, race_nodes
+from bedl.heads.integrals.nodes import log_mean_softmax, log_survival_and_density, quadrature_nodes
 from bedl.moments import numerics
 from tests.closeness import assert_same_up_to_rounding
 from tests.oracles import gaussian_expectation
@@ -157,15 +157,15 @@ def test_gradients_of_huge_means_are_finite(anyhow):
 @pytest.mark.parametrize("slopes", [True, False])
 @pytest.mark.parametrize("components", [4, 6, 8])
 @pytest.mark.parametrize("times", [8, 16, 33])
-def test_clocks_in_single_precision_are_those_in_double(components, times, slopes):
+def test_log_survival_in_single_precision_are_those_in_double(components, times, slopes):
     random = torch.Generator().manual_seed(times)
     m = 5 * torch.randn(50, 7, generator=random, dtype=F64)
     v = torch.exp(5 * torch.rand(50, 7, generator=random, dtype=F64) - 3) ** 2
     v[:5] = 0
     m, v = m.float(), v.float()
-    nodes, _ = race_nodes(m, v, times)
-    found = clocks(m, v, nodes, components, slopes)
-    truth = clocks(m.double(), v.double(), nodes.double(), components, slopes)
+    nodes, _ = quadrature_nodes(m, v, times)
+    found = log_survival_and_density(m, v, nodes, components, slopes)
+    truth = log_survival_and_density(m.double(), v.double(), nodes.double(), components, slopes)
     assert len(found) == len(truth) == (4 if slopes else 2)
     # where a clock has all but surely rung, its survival is a difference of numbers near 1, in either precision
     alive = truth[0] > np.log(1e-4)
@@ -177,14 +177,14 @@ def test_clocks_in_single_precision_are_those_in_double(components, times, slope
 
 def test_no_kernel_reads_beyond_a_tensor():
     m, v = torch.randn(6, 4), torch.rand(6, 4)
-    nodes, _ = race_nodes(m, v, 8)
-    repeated = clocks(m, v[:1], nodes, 6)
-    for x, y in zip(repeated, clocks(m, v[:1].repeat(6, 1), nodes, 6), strict=True):
+    nodes, _ = quadrature_nodes(m, v, 8)
+    repeated = log_survival_and_density(m, v[:1], nodes, 6)
+    for x, y in zip(repeated, log_survival_and_density(m, v[:1].repeat(6, 1), nodes, 6), strict=True):
         assert_same_up_to_rounding(x, y)
     with pytest.raises(RuntimeError):
-        clocks(m, v[:3], nodes, 6)
+        log_survival_and_density(m, v[:3], nodes, 6)
     with pytest.raises(RuntimeError):
-        native.rectified(m, v[:3], *numerics.HALF_LINE, 10.0)
+        native.relu_moments(m, v[:3], *numerics.HALF_LINE, 10.0)
 
 
 def test_probabilities_are_those_of_pytorch(monkeypatch):
@@ -232,9 +232,9 @@ def test_nobody_who_watches_is_passed_by():
     def mean(m: Tensor, v: Tensor) -> Tensor:
         return F.relu(Moments(m, v)).loc
 
-    assert native.suits(m, v)
-    assert not native.suits(m.double(), v.double())
-    assert not native.suits(m.requires_grad_(), v)
+    assert native.supported(m, v)
+    assert not native.supported(m.double(), v.double())
+    assert not native.supported(m.requires_grad_(), v)
     m = m.detach()
     other = mean(m + 1, v)
     with torch.no_grad():
@@ -248,7 +248,7 @@ def test_nobody_who_watches_is_passed_by():
             warnings.simplefilter("ignore")
             traced = torch.jit.trace(mean, (m, v))
             with forward_ad.dual_level():
-                assert not native.suits(forward_ad.make_dual(m, m), v)
+                assert not native.supported(forward_ad.make_dual(m, m), v)
         torch.testing.assert_close(traced(m + 1, v), other)
         assert mean(m.to("meta"), v.to("meta")).device.type == "meta"
 

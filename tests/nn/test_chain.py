@@ -67,9 +67,9 @@ def test_one_call_says_what_all_layers_say(
     name: str, prepared: bool, points: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, shape = NETWORKS[name]
-    monkeypatch.setattr(fused, "WORTH_LAYING_OUT", 1e9)
+    monkeypatch.setattr(fused, "MIN_REUSE", 1e9)
     x = torch.randn(points, *shape)
-    with torch.no_grad(), bedl.frozen(net) if prepared else nullcontext():
+    with torch.no_grad(), bedl.cached_weights(net) if prepared else nullcontext():
         found = outputs_of_chain(net, x)
     assert found is not None
     truth = copy.deepcopy(net).double()(x.double()).detach()
@@ -81,7 +81,7 @@ def test_one_call_says_what_all_layers_say(
 def test_points_beyond_what_is_kept_between_layers_come_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     net, shape = NETWORKS["strides"]
     x = torch.randn(50, *shape)
-    with torch.no_grad(), bedl.frozen(net):
+    with torch.no_grad(), bedl.cached_weights(net):
         whole = outputs_of_chain(net, x)
         monkeypatch.setattr("bedl._kernels.inference.ROOM", 20_000)
         groups = outputs_of_chain(net, x)
@@ -95,11 +95,11 @@ def test_weights_that_changed_are_seen_after_the_block() -> None:
     net, shape = copy.deepcopy(NETWORKS["strides"][0]), (1, 15, 15)
     x = torch.randn(60, *shape)
     with torch.no_grad():
-        with bedl.frozen(net):
+        with bedl.cached_weights(net):
             before = outputs_of_chain(net, x)
         for parameter in net.parameters():
             parameter.mul_(1.1)
-        with bedl.frozen(net):
+        with bedl.cached_weights(net):
             after = outputs_of_chain(net, x)
         truth = net(x)
     assert before is not None
@@ -113,7 +113,7 @@ def test_corrected_variances_keep_their_factor() -> None:
     for layer in net:
         if isinstance(layer, GaussianLinear):
             layer.covariance_factor = torch.full((layer.out_features, 1), 1.7)
-    with torch.no_grad(), bedl.frozen(net):
+    with torch.no_grad(), bedl.cached_weights(net):
         found, truth = outputs_of_chain(net, x), net(x)
     assert found is not None
     torch.testing.assert_close(found.variance, truth.variance, rtol=1e-4, atol=1e-6)
@@ -145,7 +145,7 @@ OTHERS: dict[str, nn.Module] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_networks_go_layer_by_layer(name: str) -> None:
-    with torch.no_grad(), bedl.frozen(OTHERS[name]):
+    with torch.no_grad(), bedl.cached_weights(OTHERS[name]):
         assert outputs_of_chain(OTHERS[name], torch.zeros(80, 1, 15, 15)) is None
 
 

@@ -12,7 +12,7 @@ import bedl
 from bedl import GaussianLinear, Moments
 from bedl.nn import correct_variances
 from bedl.nn.fused import forward_of_many
-from bedl.nn.tabular import Columns, Standardize, WithShortcut
+from bedl.nn.tabular import PeriodicEmbedding, SkipLinear, Standardize
 from tests.closeness import assert_same_up_to_rounding
 
 
@@ -23,9 +23,9 @@ def mlp(inputs: int = 4) -> nn.Sequential:
 
 
 def table(size: int) -> nn.Sequential:
-    columns = Columns(4, size=size)
+    columns = PeriodicEmbedding(4, size=size)
     return nn.Sequential(
-        Standardize(torch.randn(4), torch.rand(4) + 0.5), WithShortcut(columns, mlp(columns.n_outputs), 3)
+        Standardize(torch.randn(4), torch.rand(4) + 0.5), SkipLinear(columns, mlp(columns.n_outputs), 3)
     )
 
 
@@ -39,7 +39,7 @@ def test_as_each_alone(make: Callable[[], nn.Module], random: bool) -> None:
     x = torch.randn(6, 4, dtype=torch.float64)
     inputs = Moments(x, torch.rand_like(x)) if random else x
     correct_variances(nets[1], x, draws=20)  # one of them has factors of its own
-    for block in (bedl.frozen(nets[0]), torch.no_grad()):
+    for block in (bedl.cached_weights(nets[0]), torch.no_grad()):
         with block:
             found = forward_of_many(nets, inputs)
             assert found is not None

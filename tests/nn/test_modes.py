@@ -27,7 +27,7 @@ def test_frozen_weights_give_the_same_numbers(variances, corrected):
     if corrected:
         bedl.correct_variances(net, x, draws=10)
     expected = net(x)
-    with bedl.frozen(net) as inside:
+    with bedl.cached_weights(net) as inside:
         assert inside is net
         assert_same_up_to_rounding(net(x), expected)
         assert net[0].weight.variance is net[0].weight.variance  # computed once
@@ -49,7 +49,7 @@ def test_frozen_layers_of_every_kind(make, x):
     layer = make()
     call = (lambda: layer(x, x, x)[0]) if isinstance(layer, GaussianMultiheadAttention) else (lambda: layer(x))
     expected = call()
-    with bedl.frozen(layer):
+    with bedl.cached_weights(layer):
         assert_same_up_to_rounding(call(), expected)
 
 
@@ -57,12 +57,12 @@ def test_frozen_ends_after_an_error_and_may_be_nested():
     net, x = small_net(), torch.randn(2, 1, 8, 8)
 
     def fail():
-        with bedl.frozen(net[2]):
+        with bedl.cached_weights(net[2]):
             net(x)
         assert net[2].prepared is not None
         raise KeyError
 
-    with pytest.raises(KeyError), bedl.frozen(net):
+    with pytest.raises(KeyError), bedl.cached_weights(net):
         fail()
     assert all(layer.prepared is None for layer in net.modules() if isinstance(layer, bedl.nn.GaussianLayer))
 
@@ -70,7 +70,7 @@ def test_frozen_ends_after_an_error_and_may_be_nested():
 def test_frozen_weights_are_not_trained():
     net, x = small_net(), torch.randn(4, 1, 8, 8)
     method, y = bedl.BEDL(net, bedl.Normal(1)), torch.zeros(4)
-    with bedl.frozen(net):
+    with bedl.cached_weights(net):
         copied = copy.deepcopy(method)
         with pytest.raises(bedl.BEDLError, match="fit: inside"):
             bedl.fit(method, (x, y), epochs=1, accelerator="cpu")
@@ -91,12 +91,12 @@ def test_frozen_weights_are_not_trained():
 def test_frozen_weights_have_no_gradient():
     net = nn.Sequential(bedl.GaussianLinear(3, 4), nn.ReLU(), bedl.GaussianLinear(4, 2))
     x = torch.randn(5, 3, requires_grad=True)
-    with bedl.frozen(net):
+    with bedl.cached_weights(net):
         y = net(x)
     (y.loc.sum() + y.variance.sum()).backward()
     assert all(p.grad is None for name, p in net.named_parameters() if "weight" in name)
     assert x.grad is not None
-    with pytest.raises(TypeError, match=r"nn\.Module, not Tensor"), bedl.frozen(x):
+    with pytest.raises(TypeError, match=r"nn\.Module, not Tensor"), bedl.cached_weights(x):
         pass
 
 
@@ -107,7 +107,7 @@ def test_blocks_of_several_threads_may_overlap():
 
     def work():
         for _ in range(20):
-            with bedl.frozen(net), torch.no_grad():
+            with bedl.cached_weights(net), torch.no_grad():
                 results.append(net(x))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -148,7 +148,7 @@ def test_frozen_compiles():
     net, x = small_net(), torch.randn(2, 1, 8, 8)
     expected = net(x)
     compiled = torch.compile(net, backend="eager", fullgraph=True)
-    with bedl.frozen(net), torch.no_grad():
+    with bedl.cached_weights(net), torch.no_grad():
         frozen = compiled(x)
     for result in (frozen, compiled(x)):
         torch.testing.assert_close(result.loc, expected.loc)

@@ -229,7 +229,7 @@ def test_in_a_network(name):
     assert torch.equal(copied(tokens).variance, y.variance)
     torch.testing.assert_close(net.double()(tokens).loc, y.loc.double(), rtol=1e-4, atol=1e-5)
     net = net.float()
-    with bedl.frozen(net), torch.no_grad():
+    with bedl.cached_weights(net), torch.no_grad():
         torch.testing.assert_close(net(tokens).variance, y.variance)
     back = bedl.deterministic(net)
     assert type(back.layer) is type(plain.layer)

@@ -41,7 +41,7 @@ NETWORKS = [network(8, 50, 2), network(1, 3), network(20, 17, 9, 4, standardized
 @pytest.mark.parametrize("net", NETWORKS)
 def test_one_call_says_what_all_layers_say(net: nn.Sequential, prepared: bool) -> None:
     x = torch.randn(9, next(layer.in_features for layer in net if isinstance(layer, GaussianLinear)))
-    with torch.no_grad(), bedl.frozen(net) if prepared else nullcontext():
+    with torch.no_grad(), bedl.cached_weights(net) if prepared else nullcontext():
         found = outputs_of_small(net, x)
     assert found is not None
     truth = copy.deepcopy(net).double()(x.double()).detach()

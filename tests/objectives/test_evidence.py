@@ -78,7 +78,7 @@ def test_unknown_makes_copies_of_a_share_of_the_points_which_count_as_these() ->
     weight = torch.tensor([1.0, 0.0, 3.0, 9.0, 9.0])
     batch = term.prepare(Batch(torch.randn(5, 2), torch.randn(5), 10, weight))
     assert batch.perturbed.shape == (3, 2)
-    divergence = head.divergence_of_spread(net(batch.perturbed))
+    divergence = head.kl_centred(net(batch.perturbed))
     truth = ((divergence[0] + 3 * divergence[2]) / 4 + 1e-3).sqrt()
     torch.testing.assert_close(term(net, head, batch), truth)
     assert term.prepare(Batch(torch.randn(7, 4, 5, 2), torch.randn(7, 4, 5), 10)).perturbed.shape == (7, 4, 3, 2)

@@ -18,7 +18,7 @@ OPTIONS = [{}, {"stride": 2}, {"padding": 1}, {"padding": (0, 2)}, {"padding": "
 @pytest.mark.parametrize("channels", [1, 4])
 def test_images_are_convolved_as_torch_does(options, compiled, channels, monkeypatch):
     """One channel: uncompiled by strides, compiled by patches. Strides: the weight's derivative by patches."""
-    monkeypatch.setattr(conv, "MANY_OUTPUTS", 3)
+    monkeypatch.setattr(conv, "MIN_OUTPUTS", 3)
     layer = bedl.GaussianConv2d(channels, 3, (3, 5), **options)
     x = torch.randn(2, channels, 7, 9, requires_grad=True)
     torch._dynamo.reset()  # of one function only a few versions are compiled
@@ -90,7 +90,7 @@ def test_the_operator_keeps_to_what_it_declares():
 
 
 def test_a_network_with_strides_on_half_precision_inputs(monkeypatch):
-    monkeypatch.setattr(conv, "MANY_OUTPUTS", 2)
+    monkeypatch.setattr(conv, "MIN_OUTPUTS", 2)
     net = bedl.bayesianize(nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 2, 3, stride=2)))
     x = torch.randn(2, 3, 15, 15)
     with torch.autocast("cpu", torch.bfloat16):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from bedl import Moments
 from tests.rules.cases.elementwise import CASES, Case
 
-LARGEST = 1e37  # of what float32 holds; next to 3.4e38 a step of a computation may overflow
+MAX_VALUE = 1e37  # of what float32 holds; next to 3.4e38 a step of a computation may overflow
 
 
 def pairs(count=4000):
@@ -63,7 +63,7 @@ def test_over_all_of_float32(case):
     truth = case.function(Moments(loc.double(), variance.double()))
     y = case.function(Moments(loc, variance))
     plain = torch.where(variance > 0, 0.0, case.function(loc))  # hardswish itself overflows at 5.7e37
-    finite = (truth.loc.abs() < LARGEST) & (truth.variance.abs() < LARGEST) & plain.isfinite()
+    finite = (truth.loc.abs() < MAX_VALUE) & (truth.variance.abs() < MAX_VALUE) & plain.isfinite()
     assert finite.sum() > 1000
     assert not y.variance.lt(0).any()
     for result in (y.loc, y.variance):
@@ -74,7 +74,7 @@ def test_over_all_of_float32(case):
     slopes = derivatives(case.function, loc, variance, finite)
     # a slope may lie beyond float32 where the value does not: d(m²v)/dv = m²
     true_slopes = derivatives(case.function, loc.double(), variance.double(), finite)
-    wrong = (~slopes.isfinite() & (true_slopes.abs() < LARGEST)).any(0)
+    wrong = (~slopes.isfinite() & (true_slopes.abs() < MAX_VALUE)).any(0)
     assert not wrong.any(), some(loc[finite][wrong], variance[finite][wrong])
 
 

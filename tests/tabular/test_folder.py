@@ -193,7 +193,7 @@ def way_out(folder: Path, fit: Any, overwrite: bool) -> tabular.TabularModel:
 def test_every_state_that_a_kill_can_leave_has_a_way_out(tmp_path, monkeypatch, overwrite, in_one_step, every):
     if not in_one_step:
         monkeypatch.setattr(places, "_exchanged", lambda one, other: False)
-    monkeypatch.setattr("bedl.estimators.tabular.fitting.LEAST", 0.0)  # a checkpoint after every epoch
+    monkeypatch.setattr("bedl.estimators.tabular.fitting.MIN_CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every epoch
     old, wanted = (tabular.fit(FRAME, "y", seed=seed, **QUICK) for seed in (0, 1))
     said = [one.predict(FRAME)["prediction"].tolist() for one in (old, wanted)]
     count = points = 0

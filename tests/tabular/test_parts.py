@@ -14,7 +14,7 @@ import pandas
 import pytest
 
 from bedl._utils.errors import ModelFileError
-from bedl._utils.io import OutputExistsError, PendingFile
+from bedl._utils.io import AtomicFile, OutputExistsError
 from bedl.data import DataError, DataFileNotFoundError
 from bedl.estimators.tabular import load
 from bedl.estimators.tabular import many_files as room
@@ -136,7 +136,7 @@ def test_what_killed_workers_left_is_removed_by_the_next_run(parts: Path) -> Non
     again(parts)
     out, ended = parts / "out", subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    living = PendingFile(out / "part-0.csv").temporary
+    living = AtomicFile(out / "part-0.csv").temporary
     mine, _, rest = living.name.partition(f"-{os.getpid()}-")
     machine = mine.rpartition(".")[2]
     left = out / f"{mine}-{ended.pid}-{rest}"
@@ -156,7 +156,7 @@ def test_a_kill_at_the_very_beginning_spoils_no_folder(parts: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (parts / "out").mkdir()
-    stamp = PendingFile(parts / "out" / "predictions.json").temporary
+    stamp = AtomicFile(parts / "out" / "predictions.json").temporary
     stamp.rename(stamp.with_name(stamp.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")))
     assert len(again(parts)[0]) == 4
 
@@ -234,7 +234,7 @@ def test_workers_without_torch_of_which_one_is_killed(tmp_path: Path) -> None:
         killer.join(30)
         assert victim.poll() == -signal.SIGKILL
         assert len(done) < 24
-        PendingFile(out / "part-01.csv").temporary.rename(out / f".part-01.{'0' * 8}-1-a.part.csv")
+        AtomicFile(out / "part-01.csv").temporary.rename(out / f".part-01.{'0' * 8}-1-a.part.csv")
         os.utime(out / f".part-01.{'0' * 8}-1-a.part.csv", (0, 0))  # of a worker elsewhere, long ago
         replace(tmp_path / "part-00.csv")
         renewed = predict_parts(MODEL, str(tmp_path / "part-*.csv"), out, scheduler=found.address, extra="ignore")

@@ -15,7 +15,7 @@ from bedl._utils.errors import ModelFileError
 from bedl._utils.io import OutputExistsError
 from bedl.data import DataError, TableEncoder, encoded_batches, open_table
 from bedl.estimators import tabular
-from bedl.estimators.tabular import Watcher
+from bedl.estimators.tabular import TableCallback
 from tests.cli.tables import FLOWERS, HOUSES
 from tests.cli.verbs import run
 
@@ -111,7 +111,7 @@ def test_a_page(model, tmp_path):
 
 
 def test_who_looks_on_is_told():
-    class Notes(Watcher):
+    class Notes(TableCallback):
         def __init__(self):
             self.said = []
 
@@ -121,9 +121,9 @@ def test_who_looks_on_is_told():
         def on_rows(self, encoder, counts):
             self.said.append(counts)
 
-    watcher = Notes()
-    tabular.fit("iris", epochs=1, device="cpu", watcher=watcher)
-    assert watcher.said == ["target", {"training": 135, "held_out": 15}]
+    callback = Notes()
+    tabular.fit("iris", epochs=1, device="cpu", callback=callback)
+    assert callback.said == ["target", {"training": 135, "held_out": 15}]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from bedl import GaussianLinear
 from bedl._kernels import inference
 from bedl.heads import Dirichlet, Normal, dirichlet
 from bedl.methods import BEDL, Batch, Problem, registry
-from bedl.nn.tabular import Columns, Standardize, WithShortcut
+from bedl.nn.tabular import PeriodicEmbedding, SkipLinear, Standardize
 from bedl.objectives import PAC, HyperPrior, Known, MarginalLikelihood, Objective, Sum, Unknown, WeightPrior
 from bedl.objectives.ood_samples import around_and_beyond
 from bedl.training.engines.fused.layers import Pair
 from bedl.training.engines.fused.losses import OutputLoss
-from bedl.training.engines.stacked import Stacked
+from bedl.training.engines.stacked import StackedNetworks
 
 R, N, D = 3, 20, 4
 Regularizer = Objective | Sum | None
@@ -30,9 +30,9 @@ def mlp(outputs: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Seque
 
 
 def table(outputs: int, size: int = 4) -> nn.Sequential:
-    columns = Columns(D, size=size)
+    columns = PeriodicEmbedding(D, size=size)
     body = nn.Sequential(GaussianLinear(columns.n_outputs, 8), nn.ReLU(), GaussianLinear(8, outputs))
-    return nn.Sequential(Standardize(torch.randn(D), torch.rand(D) + 0.5), WithShortcut(columns, body, outputs))
+    return nn.Sequential(Standardize(torch.randn(D), torch.rand(D) + 0.5), SkipLinear(columns, body, outputs))
 
 
 def gap(strength: float = 3.0, share: float = 1.0) -> Sum:
@@ -56,7 +56,7 @@ METHODS: dict[str, Callable[[int], BEDL]] = {
 }
 
 
-def problem(name: str, dtype: torch.dtype, weighted: bool) -> tuple[Stacked, Batch]:
+def problem(name: str, dtype: torch.dtype, weighted: bool) -> tuple[StackedNetworks, Batch]:
     g = torch.Generator().manual_seed(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -78,10 +78,10 @@ def problem(name: str, dtype: torch.dtype, weighted: bool) -> tuple[Stacked, Bat
         weight[:, -3:] = 0.0
         y[:, -1] = 1e6  # padding
     batch = Batch(x, classes if "classes" in name else y, torch.tensor([100.0, 200.0, 50.0]), weight)
-    return Stacked(methods), methods[0].prepare(batch, g)
+    return StackedNetworks(methods), methods[0].prepare(batch, g)
 
 
-def both_ways(stacked: Stacked, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def both_ways(stacked: StackedNetworks, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Loss and gradient of each replica, as it comes and by vmap. shapes: (R,), (R, P)"""
     assert stacked.batched is not None
     loss, gradient = stacked.gradients(batch)
@@ -164,7 +164,7 @@ def test_what_is_not_known_goes_by_vmap() -> None:
         *(BEDL(net, Normal(), None) for net in (hooked, constant)),
         learned,
     ):
-        assert Stacked([method]).batched is None
+        assert StackedNetworks([method]).batched is None
 
 
 def test_a_method_of_ones_own_goes_by_vmap() -> None:
@@ -172,12 +172,12 @@ def test_a_method_of_ones_own_goes_by_vmap() -> None:
         def statistics(self, batch: Batch) -> Tensor:
             return 2 * super().statistics(batch)
 
-    assert Stacked([BEDL(mlp(2), Normal(), None)]).batched is not None
-    assert Stacked([Own(mlp(2), Normal(), None)]).batched is None
+    assert StackedNetworks([BEDL(mlp(2), Normal(), None)]).batched is not None
+    assert StackedNetworks([Own(mlp(2), Normal(), None)]).batched is None
 
 
 def test_a_table_in_a_blink() -> None:
     """What tables are trained with by default is known."""
     for task, targets in (("regression", 2), ("classification", 3)):
         method = registry.get("evidence")(Problem(task, targets, (D,)))
-        assert Stacked(list(method.members)).batched is not None
+        assert StackedNetworks(list(method.members)).batched is not None

@@ -25,7 +25,7 @@ def problem(n: int = 70) -> tuple[BEDL, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def test_a_compiled_run_ends_where_the_plain_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bedl.moments.rules.relu.MANY", 0)  # kernels are called in small networks, too
+    monkeypatch.setattr("bedl.moments.rules.relu.MIN_NUMEL", 0)  # kernels are called in small networks, too
     results = []
     for compile in (False, True):
         method, data = problem()

@@ -124,7 +124,7 @@ def test_which_networks_share_draws():
 
 def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
     monkeypatch.setattr(correction, "FEW_STEPS", 1)
-    monkeypatch.setattr(correction, "MOST_DRAWN", 1e3)
+    monkeypatch.setattr(correction, "MAX_WEIGHT_DRAWS", 1e3)
     assert not is_corrected(trained(correct="auto").net)
     assert "correct_variances" in caplog.text
     with pytest.raises(ValueError, match="correct must be"):

@@ -133,7 +133,7 @@ def test_early_stopping_restores_the_best() -> None:
 
 
 def test_a_callback_sees_and_stops() -> None:
-    class Watcher(Callback):
+    class TableCallback(Callback):
         def __init__(self) -> None:
             self.seen: list[str] = []
 
@@ -147,9 +147,9 @@ def test_a_callback_sees_and_stops() -> None:
         def on_end(self, run) -> None:
             self.seen.append("end")
 
-    watcher = Watcher()
-    result = fit(method(), regression(), epochs=5, batch_size=25, callbacks=[watcher], accelerator="cpu")
-    assert watcher.seen == ["start", "step 1", "step 2", "step 3", "end"]
+    callback = TableCallback()
+    result = fit(method(), regression(), epochs=5, batch_size=25, callbacks=[callback], accelerator="cpu")
+    assert callback.seen == ["start", "step 1", "step 2", "step 3", "end"]
     assert (result.steps, result.stopped_early) == (3, True)
 
 

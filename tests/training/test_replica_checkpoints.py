@@ -30,14 +30,14 @@ class Interrupt(Callback):
 def train(directory: Path | None, step: int = -1, **other: object):
     models = [method("perturbed", seed=s, dropout=0.3) for s in range(3)]
     data = [regression(n, seed=n) for n in (45, 60, 33)]
-    watcher = Interrupt(step)
+    callback = Interrupt(step)
     places = None if directory is None else Checkpoints(directory, every_steps=3)
     settings = {"epochs": 6, "batch_size": 16, "seeds": [5, 6, 7], **other}
     result = fit_replicas(
         models, data, validation=regression(20, seed=1), early_stopping=EarlyStopping(patience=2), lr=0.03,
-        checkpoint=places, callbacks=[watcher], **settings,
+        checkpoint=places, callbacks=[callback], **settings,
     )  # fmt: skip
-    return torch.stack([vector(model) for model in models]), result, watcher
+    return torch.stack([vector(model) for model in models]), result, callback
 
 
 @pytest.mark.parametrize("step", [1, 5, 12, 19])
@@ -53,10 +53,10 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path, step: int) -> None:
 
 
 def test_callbacks_see_one_run() -> None:
-    _, result, watcher = train(None)
-    assert {row["epoch"] for row in watcher.rows} <= set(range(6))
-    assert all({"loss", "val_nll", "step"} <= set(row) for row in watcher.rows)
-    assert result.steps == watcher.rows[-1]["step"]
+    _, result, callback = train(None)
+    assert {row["epoch"] for row in callback.rows} <= set(range(6))
+    assert all({"loss", "val_nll", "step"} <= set(row) for row in callback.rows)
+    assert result.steps == callback.rows[-1]["step"]
 
 
 @pytest.mark.parametrize("other", [{"seeds": [5, 6, 8]}, {"batch_size": 8}, {"epochs": 7}])

@@ -16,7 +16,7 @@ from bedl.objectives import PAC, HyperPrior, Unknown
 from bedl.objectives.ood_samples import around_and_beyond, permute_columns
 from bedl.training import Constant, NonFiniteLossError, adam, fit, fit_replicas
 from bedl.training.data import Points
-from bedl.training.engines.stacked import Preparation, ReplicaBatch, ReplicaBatches, VectorAdam, clipping, norms
+from bedl.training.engines.stacked import BatchPreparation, ReplicaBatch, ReplicaBatches, VectorAdam, clipping, norms
 from benchmarks.replicas import concrete, paper_net
 from tests.training.problems import classes, method, regression, vector
 
@@ -62,7 +62,7 @@ def test_replicas_of_a_classifier() -> None:
 
 
 def test_compiled_replicas_equal_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bedl.moments.rules.relu.MANY", 0)  # kernels are called in small networks, too
+    monkeypatch.setattr("bedl.moments.rules.relu.MIN_NUMEL", 0)  # kernels are called in small networks, too
     results = []
     for compile in (False, True):
         models = [method(seed=seed) for seed in range(3)]
@@ -191,6 +191,6 @@ def test_copies_of_some_points_stand_where_their_points_do() -> None:
         x = torch.randn(2, 8, 2)
         x[1, 5:] = 1e6  # padding
         rows = ReplicaBatch(x, torch.randn(2, 8, 1), weight, [8, 5])
-        batch = Preparation(methods, [0, 1])(rows, [8, 5])
+        batch = BatchPreparation(methods, [0, 1])(rows, [8, 5])
         assert batch.perturbed.shape == (2, 4, 2)
         assert batch.perturbed.abs().max() < 1e4

@@ -13,7 +13,7 @@ from bedl import BEDLClassifier, GaussianLinear
 from bedl.heads import Normal
 from bedl.methods import BEDL
 from bedl.training import Callback, fit_replicas
-from bedl.training.compile import LARGE, few_threads
+from bedl.training.compile import MULTITHREADED_MULTIPLICATIONS, limit_threads
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,6 @@ def test_estimators_give_threads_back() -> None:
 
 
 def test_threads_are_given_back_after_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), few_threads(LARGE - 1):
+    with pytest.raises(ZeroDivisionError), limit_threads(MULTITHREADED_MULTIPLICATIONS - 1):
         1 / (torch.get_num_threads() - 1)
     assert torch.get_num_threads() == 2

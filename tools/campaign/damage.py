@@ -38,7 +38,7 @@ def prepare() -> None:
 
 
 def attempt(number: int, folder: Path) -> str:
-    """One damaged file, or one value of model.json changed and sealed anew as an attacker would."""
+    """One damaged file, or one value of model.json changed with a checksum of its own as an attacker would."""
     random, whole = Random(number), originals()
     kind = KINDS[number % len(KINDS)]
     with warnings.catch_warnings():
@@ -92,7 +92,7 @@ ODD = (None, True, -1, 0, 1, 2**31, 10**12, 1.5, -1e308, "", "x", "..", "\x00", 
 
 def _edit(random: Random, path: Path) -> None:
     """Another value somewhere in the card, and the checksum that fits it."""
-    from bedl.estimators.tabular.folder import seal_of
+    from bedl.estimators.tabular.folder import checksum_of
 
     card = json.loads(path.read_text())
     card.pop("sha256")
@@ -108,7 +108,7 @@ def _edit(random: Random, path: Path) -> None:
         else:
             place[key] = random.choice(ODD)
         break
-    path.write_text(json.dumps({**card, "sha256": seal_of(card)}))
+    path.write_text(json.dumps({**card, "sha256": checksum_of(card)}))
 
 
 def _said(kind: str, path: Path, whole: Originals) -> dict[str, Any]:

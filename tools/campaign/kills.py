@@ -108,7 +108,7 @@ def quickly(verb: str) -> None:
     import bedl.estimators.tabular.fitting as run
     import bedl.estimators.tabular.folder as place
 
-    run.LEAST = 0.0
+    run.MIN_CHECKPOINT_SECONDS = 0.0
     if verb == "refit in two steps":
         place._exchanged = lambda one, other: False
 

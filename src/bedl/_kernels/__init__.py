@@ -15,37 +15,38 @@ from bedl._kernels import training as pbp
 from bedl._kernels import training as training
 from bedl._kernels.activations import TABLES
 from bedl._kernels.inference import (
-    MOST_NODES,
-    Link,
+    MAX_NODES,
+    LayerSpec,
     Small,
     chain,
     data_entropy,
     is_built,
     log_mean_softmax,
     normal_parts,
-    panels,
+    packed_weights,
     small_network,
 )
 from bedl._kernels.operators import (
-    clipped,
-    clipped_gradients,
-    clocks,
-    clocks_and_slopes,
-    elu,
-    elu_gradients,
-    hardswish,
-    hardswish_gradients,
-    rectified,
-    rectified_gradients,
-    tabulated,
-    tabulated_gradients,
+    clipped_moments,
+    clipped_moments_backward,
+    elu_moments,
+    elu_moments_backward,
+    hardswish_moments,
+    hardswish_moments_backward,
+    log_survival_and_density,
+    log_survival_density_and_slopes,
+    relu_moments,
+    relu_moments_backward,
+    tabulated_moments,
+    tabulated_moments_backward,
 )
 
 __all__ = [
-    "MOST_NODES", "TABLES", "Link", "Small", "chain", "clipped", "clipped_gradients", "clocks", "clocks_and_slopes",
-    "data_entropy", "elu", "elu_gradients", "hardswish", "hardswish_gradients", "image_kernel", "is_built",
-    "log_mean_softmax", "normal_parts", "panels", "pbp", "rectified", "rectified_gradients", "serve", "small_network",
-    "suits", "tabulated", "tabulated_gradients", "training",
+    "MAX_NODES", "TABLES", "LayerSpec", "Small", "chain", "clipped_moments", "clipped_moments_backward", "data_entropy",
+    "elu_moments", "elu_moments_backward", "hardswish_moments", "hardswish_moments_backward", "image_kernel",
+    "is_built", "log_mean_softmax", "log_survival_and_density", "log_survival_density_and_slopes", "normal_parts",
+    "packed_weights", "pbp", "relu_moments", "relu_moments_backward", "serve", "small_network", "supported",
+    "tabulated_moments", "tabulated_moments_backward", "training",
 ]  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def serve(m: Tensor) -> bool:
     return is_built() and m.dtype is torch.float32 and m.device.type == "cpu" and not exporting
 
 
-def suits(*tensors: Tensor, many: int = 0) -> bool:
+def supported(*tensors: Tensor, many: int = 0) -> bool:
     """Whether a kernel may take these tensors: float32 in the CPU's memory, and nobody watching the operations.
 
     Transforms, modes, exports and autograd see PyTorch's operations only, so for them there have to be some. Compilers

@@ -12,15 +12,17 @@ from bedl._kernels import inference
 from bedl._kernels.inference import _floats, aligned
 
 __all__ = [
-    "TABLES", "clipped", "clipped_gradients", "elu", "elu_gradients", "hardswish", "hardswish_gradients", "tabulated",
-    "tabulated_gradients",
+    "TABLES", "clipped_moments", "clipped_moments_backward", "elu_moments", "elu_moments_backward",
+    "hardswish_moments", "hardswish_moments_backward", "tabulated_moments", "tabulated_moments_backward",
 ]  # fmt: skip
 
 # Coefficients by the name of the function, made when they are first asked for; filled by bedl.moments.rules.tables.
 TABLES: dict[str, Callable[[], Tensor]] = {}
 
 
-def tabulated(m: Tensor, v: Tensor, plain: Tensor, name: str, scale: float, grows: bool) -> tuple[Tensor, Tensor]:
+def tabulated_moments(
+    m: Tensor, v: Tensor, plain: Tensor, name: str, scale: float, grows: bool
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of f(x), x ~ N(m, v).
 
     Args:
@@ -37,54 +39,56 @@ def tabulated(m: Tensor, v: Tensor, plain: Tensor, name: str, scale: float, grow
     return mean, variance
 
 
-def tabulated_gradients(
+def tabulated_moments_backward(
     m: Tensor, v: Tensor, by_mean: Tensor, by_variance: Tensor, name: str, scale: float, grows: bool
 ) -> tuple[Tensor, Tensor]:
-    """Derivatives by m and v, from those by the results of `tabulated`. shapes: (*shape)"""
+    """Derivatives by m and v, from those by the results of `tabulated_moments`. shapes: (*shape)"""
     return _slopes("tabulated", (m, v, by_mean, by_variance), TABLES[name]().data_ptr(), scale, grows)
 
 
-# Activations made of pieces. `fit`, `unit` and `far` are those of `bedl._kernels.rectified`; all shapes (*shape).
+# Activations made of pieces. `fit`, `unit` and `far` are those of `bedl._kernels.relu_moments`; all shapes (*shape).
 
 
-def elu(m: Tensor, v: Tensor, alpha: float, fit: Sequence[float], unit: float, far: float) -> tuple[Tensor, Tensor]:
+def elu_moments(
+    m: Tensor, v: Tensor, alpha: float, fit: Sequence[float], unit: float, far: float
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of ELU."""
     return _moments("elu", m, v, alpha, _floats(tuple(fit)), unit, far)
 
 
-def elu_gradients(
+def elu_moments_backward(
     m: Tensor, v: Tensor, mean: Tensor, by_mean: Tensor, by_variance: Tensor, alpha: float,
     fit: Sequence[float], unit: float, far: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Derivatives by m and v, from those by the results of `elu`, of which `mean` is one."""
+    """Derivatives by m and v, from those by the results of `elu_moments`, of which `mean` is one."""
     return _slopes("elu", (m, v, mean, by_mean, by_variance), alpha, _floats(tuple(fit)), unit, far)
 
 
-def clipped(
+def clipped_moments(
     m: Tensor, v: Tensor, low: float, high: float, nodes: Sequence[float], fit: Sequence[float], unit: float, far: float
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of min(max(x, low), high); `nodes` are 12 of Gauss and Legendre, each with its weight."""
     return _moments("clipped", m, v, low, high, _floats(tuple(nodes)), _floats(tuple(fit)), unit, far)
 
 
-def clipped_gradients(
+def clipped_moments_backward(
     m: Tensor, v: Tensor, mean: Tensor, by_mean: Tensor, by_variance: Tensor, low: float, high: float,
     nodes: Sequence[float], fit: Sequence[float], unit: float, far: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Derivatives by m and v, from those by the results of `clipped`, of which `mean` is one."""
+    """Derivatives by m and v, from those by the results of `clipped_moments`, of which `mean` is one."""
     law = _floats(tuple(nodes)), _floats(tuple(fit))
     return _slopes("clipped", (m, v, mean, by_mean, by_variance), low, high, *law, unit, far)
 
 
-def hardswish(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: float) -> tuple[Tensor, Tensor]:
+def hardswish_moments(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of hardswish."""
     return _moments("hardswish", m, v, TABLES["hardswish"]().data_ptr(), _floats(tuple(fit)), unit, far)
 
 
-def hardswish_gradients(
+def hardswish_moments_backward(
     m: Tensor, v: Tensor, by_mean: Tensor, by_variance: Tensor, fit: Sequence[float], unit: float, far: float
 ) -> tuple[Tensor, Tensor]:
-    """Derivatives by m and v, from those by the results of `hardswish`."""
+    """Derivatives by m and v, from those by the results of `hardswish_moments`."""
     table = TABLES["hardswish"]().data_ptr()
     return _slopes("hardswish", (m, v, by_mean, by_variance), table, _floats(tuple(fit)), unit, far)
 

@@ -1,5 +1,5 @@
-/* Moments of activations made of pieces: ELU, hardswish, hardtanh. Twins of bedl.moments.rules.activations and
- * bedl.moments.rules.numerical, which have them for other precisions and places.
+/* Moments of activations made of pieces: ELU, hardswish, hardtanh. As in bedl.moments.rules.activations and
+ * bedl.moments.rules.numerical, which have them for other precisions and devices.
  *
  * For small variances, f is the piece that m lies on, and a correction on the tail of the law that lies on another;
  * moments of that tail, E[(x - k)_+^n] = sigma^n T_n, follow from each other: T_{n+1} = -r T_n + n T_{n-1}.

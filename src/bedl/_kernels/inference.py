@@ -17,28 +17,28 @@ from torch import Tensor
 
 __all__ = [
     "DEEPEST",
-    "Link",
+    "LayerSpec",
     "Program",
     "Small",
     "Variances",
     "aligned",
     "chain",
-    "clocks",
-    "clocks_and_slopes",
+    "log_survival_and_density",
+    "log_survival_density_and_slopes",
     "covariances",
     "data_entropy",
     "is_built",
     "log_mean_softmax",
     "normal_parts",
-    "panels",
-    "rectified",
-    "rectified_gradients",
+    "packed_weights",
+    "relu_moments",
+    "relu_moments_backward",
     "small_network",
     "variances",
 ]
 
 
-MOST_NODES = 64  # of a race, in kernels that run one
+MAX_NODES = 64  # of a race, in kernels that run one
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "bedl_rectified": [_COUNT, *[_POINTER] * 5, _NUMBER, _NUMBER],
@@ -117,7 +117,7 @@ def _floats(numbers: tuple[float, ...]) -> ctypes.Array:
     return (ctypes.c_float * len(numbers))(*numbers)
 
 
-def rectified(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: float) -> tuple[Tensor, Tensor]:
+def relu_moments(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of max(x, 0), x ~ N(m, v).
 
     Args:
@@ -135,11 +135,11 @@ def rectified(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: floa
     return mean, variance
 
 
-def rectified_gradients(
+def relu_moments_backward(
     m: Tensor, v: Tensor, mean: Tensor, by_mean: Tensor, by_variance: Tensor,
     fit: Sequence[float], unit: float, far: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Derivatives by m and v, from those by the results of `rectified`, of which `mean` is one. shapes: (*shape)"""
+    """Derivatives by m and v, from those by the results of `relu_moments`, of which `mean` is one. shapes: (*shape)"""
     assert _library is not None
     tensors = aligned(m, v, mean, by_mean, by_variance)
     tensors += [torch.empty_like(tensors[0]), torch.empty_like(tensors[0])]
@@ -179,7 +179,7 @@ def small_network(
         x: shape (n, d)
         scaling: what is taken from x, and what the rest is divided by. shapes: (d,)
         layers: one or more.
-        fit, unit, far: as for `rectified`.
+        fit, unit, far: as for `relu_moments`.
 
     Returns:
         shapes: (n, outputs), (n, outputs)
@@ -228,8 +228,8 @@ def normal_parts(m: Tensor, v: Tensor, targets: int, learned: bool, log_beta: fl
     return made.unbind()
 
 
-def clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """`bedl.heads.integrals.nodes.clocks` without slopes.
+def log_survival_and_density(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """`bedl.heads.integrals.nodes.log_survival_and_density` without slopes.
 
     Args:
         m, v: shapes (*batch, C)
@@ -239,15 +239,15 @@ def clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]) -> tup
     Returns:
         shapes: (*batch, C, T), (*batch, C, T)
     """
-    log_survival, log_density = _clocks(m, v, nodes, mixture, results=2)
+    log_survival, log_density = _log_survival_and_density(m, v, nodes, mixture, results=2)
     return log_survival, log_density
 
 
-def clocks_and_slopes(
+def log_survival_density_and_slopes(
     m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same with slopes. shapes: 4 × (*batch, C, T)"""
-    log_survival, log_density, by_mean, by_variance = _clocks(m, v, nodes, mixture, results=4)
+    log_survival, log_density, by_mean, by_variance = _log_survival_and_density(m, v, nodes, mixture, results=4)
     return log_survival, log_density, by_mean, by_variance
 
 
@@ -256,8 +256,8 @@ def log_mean_softmax(m: Tensor, v: Tensor, times: int, mixture: Sequence[float])
 
     Args:
         m, v: shapes (*batch, C)
-        times: nodes of the race, at most `MOST_NODES`.
-        mixture: as for `clocks`.
+        times: nodes of the race, at most `MAX_NODES`.
+        mixture: as for `log_survival_and_density`.
 
     Returns:
         shape: (*batch, C)
@@ -278,7 +278,7 @@ def data_entropy(
 
     Args:
         m, v: shapes (*batch, C)
-        mixture: as for `clocks`.
+        mixture: as for `log_survival_and_density`.
         coarse, fine: nodes of the race, at most 64, and around each mode, at most 21.
         wide: variance from which the fine rule is taken.
         hermite: nodes and weights of 7, and of the coarse and the fine rule.
@@ -295,7 +295,9 @@ def data_entropy(
     return made
 
 
-def _clocks(m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float], results: int) -> list[Tensor]:
+def _log_survival_and_density(
+    m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float], results: int
+) -> list[Tensor]:
     assert _library is not None
     m, v, nodes = (x.contiguous() for x in (m, v.expand_as(m), nodes.expand(*m.shape[:-1], -1)))
     made = [m.new_empty(*m.shape, nodes.shape[-1]) for _ in range(results)]
@@ -314,7 +316,7 @@ ROOM = (
 FILLED = 16  # outputs are filled up to a multiple of at most this
 
 
-class Link(NamedTuple):
+class LayerSpec(NamedTuple):
     """A convolution, or a linear layer as one whose window is all that there is.
 
     Attributes:
@@ -358,12 +360,12 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def _numbers(links: Sequence[Link]) -> ctypes.Array:
+def _numbers(links: Sequence[LayerSpec]) -> ctypes.Array:
     numbers = [number for link in links for number in link]
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
-def panels(link: Link, mean: Tensor, spread: Tensor, is_log: bool, gain: Tensor | None) -> Tensor:
+def packed_weights(link: LayerSpec, mean: Tensor, spread: Tensor, is_log: bool, gain: Tensor | None) -> Tensor:
     """A layer's weights as the kernel reads them; all tensors without gaps.
 
     Args:
@@ -381,7 +383,7 @@ def panels(link: Link, mean: Tensor, spread: Tensor, is_log: bool, gain: Tensor 
 
 
 def chain(
-    x: Tensor, links: Sequence[Link], weights: Sequence[Tensor], biases: Sequence[Tensor | None],
+    x: Tensor, links: Sequence[LayerSpec], weights: Sequence[Tensor], biases: Sequence[Tensor | None],
     fit: Sequence[float], unit: float, far: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Means and variances of the last layer's outputs, for known inputs.
@@ -389,9 +391,9 @@ def chain(
     Args:
         x: without gaps. shape: (n, channels, height, width), or (n, inputs)
         links: one or more, each fitting the one before.
-        weights: of each, from `panels`.
+        weights: of each, from `packed_weights`.
         biases: of each, without gaps. shape: (outputs,)
-        fit, unit, far: as for `rectified`.
+        fit, unit, far: as for `relu_moments`.
 
     Returns:
         shapes: (n, height, width, outputs), (n, height, width, outputs)
@@ -416,7 +418,7 @@ def chain(
     return loc, variance
 
 
-# Kernels of wide convolutional networks in C, in double precision; twin of
+# Kernels of wide convolutional networks in C, in double precision; counterpart of
 # `bedl.methods.baselines.wide_kernels.ImageKernel`.
 
 

@@ -17,8 +17,9 @@ from bedl._kernels import activations, inference
 from bedl._utils.autograd import to_front
 
 __all__ = [
-    "clipped", "clipped_gradients", "clocks", "clocks_and_slopes", "elu", "elu_gradients", "hardswish",
-    "hardswish_gradients", "rectified", "rectified_gradients", "tabulated", "tabulated_gradients",
+    "clipped_moments", "clipped_moments_backward", "elu_moments", "elu_moments_backward", "hardswish_moments",
+    "hardswish_moments_backward", "log_survival_and_density", "log_survival_density_and_slopes", "relu_moments",
+    "relu_moments_backward", "tabulated_moments", "tabulated_moments_backward",
 ]  # fmt: skip
 
 
@@ -79,13 +80,13 @@ def _class_by_node(m: Tensor, v: Tensor, nodes: Tensor, *_: Any) -> Tensor:
     return m.new_empty(*m.shape, nodes.shape[-1])
 
 
-def _backward_of_rectified(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_of_relu_moments(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
     m, v, mean, _ = ctx.saved_tensors
-    by_m, by_v = torch.ops.bedl.rectified_gradients(m, v, mean, by_mean, by_variance, *ctx.constants)
+    by_m, by_v = torch.ops.bedl.relu_moments_backward(m, v, mean, by_mean, by_variance, *ctx.constants)
     return by_m, by_v, None, None, None
 
 
-def _backward_of_clocks(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+def _backward_of_log_survival(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     """First derivatives, so none by the slopes: dL/dm = -D, dL/dv = -D'/2, as in the race's `pull_back`."""
     _, v, _, log_survival, log_density, by_mean, by_variance = ctx.saved_tensors
     lost = by_survival * torch.exp(log_density - log_survival)
@@ -96,37 +97,39 @@ def _backward_of_clocks(ctx: Any, by_survival: Tensor, by_density: Tensor, *_: A
 
 def _backward_of_elu(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
     m, v, mean, _ = ctx.saved_tensors
-    by_m, by_v = torch.ops.bedl.elu_gradients(m, v, mean, by_mean, by_variance, *ctx.constants)
+    by_m, by_v = torch.ops.bedl.elu_moments_backward(m, v, mean, by_mean, by_variance, *ctx.constants)
     return by_m, by_v, *[None] * len(ctx.constants)
 
 
 def _backward_of_clipped(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
     m, v, mean, _ = ctx.saved_tensors
-    by_m, by_v = torch.ops.bedl.clipped_gradients(m, v, mean, by_mean, by_variance, *ctx.constants)
+    by_m, by_v = torch.ops.bedl.clipped_moments_backward(m, v, mean, by_mean, by_variance, *ctx.constants)
     return by_m, by_v, *[None] * len(ctx.constants)
 
 
 def _backward_of_hardswish(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
     m, v, *_ = ctx.saved_tensors
-    by_m, by_v = torch.ops.bedl.hardswish_gradients(m, v, by_mean, by_variance, *ctx.constants)
+    by_m, by_v = torch.ops.bedl.hardswish_moments_backward(m, v, by_mean, by_variance, *ctx.constants)
     return by_m, by_v, *[None] * len(ctx.constants)
 
 
 def _backward_of_tabulated(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
     m, v, *_ = ctx.saved_tensors
-    by_m, by_v = torch.ops.bedl.tabulated_gradients(m, v, by_mean, by_variance, *ctx.constants)
+    by_m, by_v = torch.ops.bedl.tabulated_moments_backward(m, v, by_mean, by_variance, *ctx.constants)
     return by_m, by_v, None, None, None, None
 
 
-rectified_gradients = _operator(inference.rectified_gradients, _like_first)
-rectified = _operator(inference.rectified, _like_first, _backward_of_rectified)
-clocks = _operator(inference.clocks, _class_by_node)
-clocks_and_slopes = _operator(inference.clocks_and_slopes, _class_by_node, _backward_of_clocks)
-tabulated_gradients = _operator(activations.tabulated_gradients, _like_first)
-tabulated = _operator(activations.tabulated, _like_first, _backward_of_tabulated)
-elu_gradients = _operator(activations.elu_gradients, _like_first)
-elu = _operator(activations.elu, _like_first, _backward_of_elu)
-hardswish_gradients = _operator(activations.hardswish_gradients, _like_first)
-hardswish = _operator(activations.hardswish, _like_first, _backward_of_hardswish)
-clipped_gradients = _operator(activations.clipped_gradients, _like_first)
-clipped = _operator(activations.clipped, _like_first, _backward_of_clipped)
+relu_moments_backward = _operator(inference.relu_moments_backward, _like_first)
+relu_moments = _operator(inference.relu_moments, _like_first, _backward_of_relu_moments)
+log_survival_and_density = _operator(inference.log_survival_and_density, _class_by_node)
+log_survival_density_and_slopes = _operator(
+    inference.log_survival_density_and_slopes, _class_by_node, _backward_of_log_survival
+)
+tabulated_moments_backward = _operator(activations.tabulated_moments_backward, _like_first)
+tabulated_moments = _operator(activations.tabulated_moments, _like_first, _backward_of_tabulated)
+elu_moments_backward = _operator(activations.elu_moments_backward, _like_first)
+elu_moments = _operator(activations.elu_moments, _like_first, _backward_of_elu)
+hardswish_moments_backward = _operator(activations.hardswish_moments_backward, _like_first)
+hardswish_moments = _operator(activations.hardswish_moments, _like_first, _backward_of_hardswish)
+clipped_moments_backward = _operator(activations.clipped_moments_backward, _like_first)
+clipped_moments = _operator(activations.clipped_moments, _like_first, _backward_of_clipped)

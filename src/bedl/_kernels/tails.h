@@ -1,4 +1,4 @@
-/* Tail moments of the normal law, twins of those in bedl.moments.numerics. */
+/* Tail moments of the normal law, as in bedl.moments.numerics. */
 #pragma once
 #include "arithmetic.h"
 

@@ -1,4 +1,4 @@
-"""Kernels of a training step of many networks, for tensors that suit them; twins of `bedl.training.engines.fused`.
+"""Kernels of a training step of many networks, for tensors that suit them, as `bedl.training.engines.fused`.
 
 Row r of each tensor belongs to network r. Parameters, and derivatives by them, are parts of matrices (R, P): their rows
 are as far apart as those, and without gaps in themselves. All results are written into tensors that are given.
@@ -27,8 +27,8 @@ __all__ = [
     "dirichlet_loss",
     "normal_loss",
     "norms",
-    "rectified",
-    "rectified_gradients",
+    "relu_moments",
+    "relu_moments_backward",
     "refine",
     "take_in",
     "weights",
@@ -36,8 +36,8 @@ __all__ = [
 ]
 
 
-MOST_SIZE = 8  # numbers that a column is embedded in
-MOST_NODES = 64  # of a race
+MAX_SIZE = 8  # numbers that a column is embedded in
+MAX_NODES = 64  # of a race
 
 
 def _library() -> Any:
@@ -119,13 +119,13 @@ def affine_gradients(
     _library().bedl_affine_gradients(sizes, *_pointers(given))
 
 
-def rectified(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
+def relu_moments(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
     """As the kernel without room. tensors: m, v, results; all without gaps. shapes: (*shape)"""
     pointers = (x.data_ptr() for x in tensors)
     _library().bedl_rectified(tensors[0].numel(), *pointers, inference._floats(tuple(fit)), unit, far)
 
 
-def rectified_gradients(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
+def relu_moments_backward(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
     """The same. tensors: m, v, mean, derivatives by both results, those by m and v. shapes: (*shape)"""
     pointers = (x.data_ptr() for x in tensors)
     _library().bedl_rectified_gradients(tensors[0].numel(), *pointers, inference._floats(tuple(fit)), unit, far)
@@ -213,8 +213,8 @@ def dirichlet_loss(
         y: classes. shape: (R, n), int64
         weight: of the points. shape: (R, n)
         strengths: of Known, log(N / observations), of Unknown. shape: (R, 3)
-        nodes: of the race, at most `MOST_NODES`.
-        mixture: as for the kernel `clocks`.
+        nodes: of the race, at most `MAX_NODES`.
+        mixture: as for the kernel `log_survival_and_density`.
         curves: of the expected divergence, see `bedl.heads.integrals.kl`.
         by_loc, by_variance: results. shape: (R, n + copies, C)
 
@@ -231,7 +231,7 @@ def dirichlet_loss(
     return loss
 
 
-# Kernels of probabilistic backpropagation, for tensors in double precision; twins of `bedl.methods.baselines.pbp`.
+# Kernels of probabilistic backpropagation, for tensors in double precision, as `bedl.methods.baselines.pbp`.
 
 
 def take_in(

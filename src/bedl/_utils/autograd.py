@@ -27,16 +27,16 @@ def _mapped_in_front(function: Any) -> Any:
     """The same function, but for its vmap rule: it sees plain tensors, with what is mapped over as one more axis."""
 
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        results = twin.apply(*to_front(info.batch_size, in_dims, inputs))
+        results = derived.apply(*to_front(info.batch_size, in_dims, inputs))
         return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
 
-    twin: Any = type(function.__name__, (function,), {"generate_vmap_rule": False, "vmap": staticmethod(vmap)})
-    return twin
+    derived: Any = type(function.__name__, (function,), {"generate_vmap_rule": False, "vmap": staticmethod(vmap)})
+    return derived
 
 
 def differentiated(form: Any, inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Derivatives by the inputs, from those by the results of `form`, which is computed once more for that."""
-    _, pull_back = torch.func.vjp(form, *inputs)
+    pull_back = torch.func.vjp(form, *inputs)[1]
     return pull_back(grads)
 
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["spare_pandas"]
+__all__ = ["block_pandas_import"]
 
 
 _EXTRA_OF = {
@@ -42,7 +42,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = home_of[name]
         try:
-            with no_collection():
+            with gc_paused():
                 value = import_module(f"{home}.{name}") if name in packages else getattr(import_module(home), name)
         except ModuleNotFoundError as error:
             missing = str(error.name).split(".")[0]
@@ -59,12 +59,12 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No search for garbage inside the block: imports make many objects that stay, and hardly any garbage.
 
     The searches would take a tenth of the time of importing PyTorch and what comes with it.
 
-    >>> with no_collection():
+    >>> with gc_paused():
     ...     gc.isenabled()
     False
     """
@@ -93,13 +93,13 @@ class _Later(ModuleType):
 
 
 @contextmanager
-def later(*names: str) -> Iterator[None]:
+def deferred_import(*names: str) -> Iterator[None]:
     """Modules that others import inside the block are loaded when they are first used, if ever.
 
     For a library that imports another for a function that hardly anybody calls. What is loaded already stays so, and
     behind the block modules are imported as always.
 
-    >>> with later("this"):
+    >>> with deferred_import("this"):
     ...     import this
     >>> "this" in sys.modules
     False
@@ -132,13 +132,13 @@ def _is_package(name: str) -> bool:
 # pyarrow, without what it would bring along.
 
 
-def spare_pandas() -> None:
+def block_pandas_import() -> None:
     """Lets pyarrow look for pandas in vain, once: it would import it with the first array, for half a second, and
     nothing here hands it a frame.
     """
     if "pandas" in sys.modules:
         return
-    blocker: Any = _NoPandas()
+    blocker: Any = _PandasBlocker()
     sys.meta_path.insert(0, blocker)
     try:
         import pyarrow
@@ -150,7 +150,7 @@ def spare_pandas() -> None:
         sys.meta_path.remove(blocker)
 
 
-class _NoPandas:
+class _PandasBlocker:
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
             raise ModuleNotFoundError(name)

@@ -23,18 +23,18 @@ from bedl._utils.errors import BEDLError, option
 __all__ = [
     "OutputExistsError",
     "OutputFileError",
-    "PendingFile",
+    "AtomicFile",
     "Row",
     "RowFile",
     "RowFileError",
     "in_order",
-    "lives",
-    "refuse_unwritable",
-    "refuse_unwritable_folder",
+    "pid_alive",
+    "check_writable",
+    "check_folder_writable",
     "remedy",
-    "remove_leftovers",
+    "remove_stale_temps",
     "write_atomically",
-    "written_whole",
+    "atomic_write",
 ]
 
 
@@ -69,16 +69,16 @@ class OutputExistsError(OutputFileError, FileExistsError):
     """There is something already where the output should go; nothing has been changed."""
 
 
-def refuse_unwritable(path: Path, overwrite: bool) -> None:
+def check_writable(path: Path, overwrite: bool) -> None:
     """Say no before any work is done: to folders, to files that are not to be replaced, to places that are none."""
     if path.is_dir():
         raise OutputExistsError(f"{path} is a folder. Give the name of a file in it")
     if path.exists() and not overwrite:
         raise _exists(path)
-    refuse_unwritable_folder(path.parent)
+    check_folder_writable(path.parent)
 
 
-def refuse_unwritable_folder(folder: Path) -> None:
+def check_folder_writable(folder: Path) -> None:
     """Say no to a folder in which nothing can be made."""
     if not folder.is_dir():
         raise OutputFileError(f"there is no folder {folder} (it does not exist). Create it first: mkdir -p {folder}")
@@ -90,7 +90,7 @@ def _exists(path: Path) -> OutputExistsError:
     return OutputExistsError(f"{path} exists. Choose another name, or replace it ({option('overwrite', True)})")
 
 
-class PendingFile:
+class AtomicFile:
     """A hidden file beside `path` that takes its place when it is complete; those of killed processes are removed.
 
     Args:
@@ -105,7 +105,7 @@ class PendingFile:
     def __init__(self, path: Path, overwrite: bool = True):
         self.path, self.overwrite = path, overwrite
         prefix, suffix = f".{path.stem}.{_MACHINE}-{os.getpid()}-", f".part{path.suffix}"
-        remove_leftovers(path.parent, [path.name])
+        remove_stale_temps(path.parent, [path.name])
         try:
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=suffix)
         except OSError as error:
@@ -151,7 +151,7 @@ _PENDING = re.compile(
 _FORGOTTEN = 3600  # seconds without a write, after which a file of another machine has no writer any more
 
 
-def remove_leftovers(folder: Path, names: Collection[str]) -> None:
+def remove_stale_temps(folder: Path, names: Collection[str]) -> None:
     """Remove the hidden files of killed processes that were writing files of these names.
 
     Whether a process of this machine was killed can be asked. One of another machine, as on a disk that a cluster
@@ -170,10 +170,10 @@ def remove_leftovers(folder: Path, names: Collection[str]) -> None:
 
 def _is_written(path: Path, machine: str, process: int) -> bool:
     """Whether a process may be writing a hidden file right now."""
-    return lives(process) if machine == _MACHINE else time.time() - path.stat().st_mtime < _FORGOTTEN
+    return pid_alive(process) if machine == _MACHINE else time.time() - path.stat().st_mtime < _FORGOTTEN
 
 
-def lives(process: int) -> bool:
+def pid_alive(process: int) -> bool:
     """Whether a process of this machine is running."""
     try:
         os.kill(process, 0)  # no signal, only the question
@@ -194,17 +194,17 @@ def _has_ended(process: int) -> bool:
 
 
 @contextmanager
-def written_whole(path: Path, overwrite: bool = True) -> Iterator[Path]:
+def atomic_write(path: Path, overwrite: bool = True) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place at the end of the block, and vanishes on an error.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with written_whole(Path(folder, "a.txt")) as temporary:
+        ...     with atomic_write(Path(folder, "a.txt")) as temporary:
         ...         _ = temporary.write_text("all of it")
         ...     os.listdir(folder)
         ['a.txt']
     """
-    pending = PendingFile(path, overwrite)
+    pending = AtomicFile(path, overwrite)
     try:
         yield pending.temporary
     except BaseException:
@@ -216,7 +216,7 @@ def written_whole(path: Path, overwrite: bool = True) -> Iterator[Path]:
 def write_atomically(path: Path, content: bytes, overwrite: bool = True) -> None:
     """Put `content` at `path` so that at any moment the old file or the new one is there, whole; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path, overwrite) as temporary:
+    with atomic_write(path, overwrite) as temporary:
         temporary.write_bytes(content)
 
 

@@ -22,15 +22,15 @@ __all__ = [
     "Cell",
     "Choice",
     "Column",
-    "Entry",
+    "Estimate",
     "KEY",
-    "Line",
-    "Outcome",
+    "ResultRow",
+    "RunResult",
     "PRESETS",
     "Preset",
     "Published",
     "Root",
-    "Sheet",
+    "ResultTable",
     "Table",
     "best_of",
     "mean_and_error",
@@ -78,7 +78,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """What a cell came to.
 
     Attributes:
@@ -202,7 +202,7 @@ class Table(ABC):
 
     # -- what a table says ------------------------------------------------------------------------
     @abstractmethod
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         """Run one cell. `root` is where data sets are; everything random follows from `cell.split` and `cell.seed`."""
 
     def splits(self, dataset: str) -> int:
@@ -226,16 +226,16 @@ class Table(ABC):
         """The cells in groups, each of which one call of `work_together` runs. By default each by itself."""
         return ([cell] for cell in cells)
 
-    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[Outcome]:
+    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[RunResult]:
         """Run a group: replicas of one vectorised run, say."""
         return [self.work(cell, root) for cell in cells]
 
     # -- presets that are one run -----------------------------------------------------------------
-    def same_runs(self, cell: Cell) -> Sequence[Cell]:
+    def equivalent_runs(self, cell: Cell) -> Sequence[Cell]:
         """The cells of other presets whose run would be the very same: it is done once, for a row each."""
         return ()
 
-    def retold(self, cell: Cell, row: Row) -> Row:
+    def relabelled(self, cell: Cell, row: Row) -> Row:
         """The row of a cell, from the row of one whose run was the same."""
         return {**row, **cell.fields, "settings": {**row["settings"], "same_run": row["preset"]}}
 
@@ -273,7 +273,7 @@ class Table(ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class Estimate:
     """A figure.
 
     Attributes:
@@ -290,7 +290,7 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class ResultRow:
     """A line of a sheet: one method under one preset, or one publication.
 
     Attributes:
@@ -302,12 +302,12 @@ class Line:
 
     label: str
     source: str
-    entries: tuple[Entry | None, ...]
+    entries: tuple[Estimate | None, ...]
     note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Sheet:
+class ResultTable:
     """Figures that are shown together.
 
     Attributes:
@@ -320,7 +320,7 @@ class Sheet:
     title: str
     head: tuple[str, ...]
     columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ResultRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -328,7 +328,7 @@ class Sheet:
         return {"title": self.title, "columns": list(self.head), "lines": lines}
 
 
-def sheets(table: Table, rows: Iterable[Row]) -> list[Sheet]:
+def sheets(table: Table, rows: Iterable[Row]) -> list[ResultTable]:
     """The sheets of a table; those without any figure of ours are left out."""
     found = _figures(table, rows)
     datasets = [name for name in table.datasets if any(key[0] == name for key in found)]
@@ -339,9 +339,9 @@ def sheets(table: Table, rows: Iterable[Row]) -> list[Sheet]:
     return [sheet for sheet in made if any(entry is not None for line in sheet.lines for entry in line.entries)]
 
 
-def best_of(sheet: Sheet) -> list[list[Line]]:
+def best_of(sheet: ResultTable) -> list[list[ResultRow]]:
     """For each column, the best of our lines with the most rows, and those that read the same; none of a single one."""
-    found: list[list[Line]] = []
+    found: list[list[ResultRow]] = []
     for number, column in enumerate(sheet.columns):
         most = max((entry.n or 0 for line in sheet.lines if (entry := line.entries[number]) is not None), default=0)
         ours = [
@@ -371,11 +371,11 @@ def mean_and_error(values: Iterable[float]) -> tuple[float, float | None]:
     return float(array.mean()), error
 
 
-def shown(entry: Entry | None, column: Column) -> str:
+def shown(entry: Estimate | None, column: Column) -> str:
     """A figure as text; in parentheses, of how many splits it is, where that is not all.
 
     >>> column = Column("log_likelihood", "log-likelihood", "higher")
-    >>> shown(Entry(-2.431, 0.062, 20), column), shown(Entry(-2.4, None, 1, whole=False), column)
+    >>> shown(Estimate(-2.431, 0.062, 20), column), shown(Estimate(-2.4, None, 1, whole=False), column)
     ('−2.43 ± 0.06', '−2.40 (1)')
     """
     if entry is None:
@@ -397,7 +397,7 @@ def _number(value: float, column: Column, unit: bool = True) -> str:
 
 
 # -- from rows to figures ----------------------------------------------------------------------------
-Figures = dict[tuple[str, str, str], dict[str, Entry]]  # (data set, method, preset) → metric → figure
+Figures = dict[tuple[str, str, str], dict[str, Estimate]]  # (data set, method, preset) → metric → figure
 
 
 def _figures(table: Table, rows: Iterable[Row]) -> Figures:
@@ -408,25 +408,25 @@ def _figures(table: Table, rows: Iterable[Row]) -> Figures:
     return {key: _entries(members, table.splits(key[0])) for key, members in groups.items()}
 
 
-def _entries(rows: Sequence[Row], splits: int) -> dict[str, Entry]:
+def _entries(rows: Sequence[Row], splits: int) -> dict[str, Estimate]:
     whole = len({row["split"] for row in rows}) >= splits
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for name, value in row["metrics"].items():
             found[name].append(math.nan if value is None else float(value))
-    return {name: Entry(*mean_and_error(values), len(values), whole) for name, values in found.items()}
+    return {name: Estimate(*mean_and_error(values), len(values), whole) for name, values in found.items()}
 
 
-def _by_dataset(table: Table, found: Figures, datasets: Sequence[str], column: Column) -> Sheet:
+def _by_dataset(table: Table, found: Figures, datasets: Sequence[str], column: Column) -> ResultTable:
     lines = []
     published = [entry for entry in table.published() if entry.metric == column.metric]
     for method, preset in _order(table, found):
         own = tuple(found.get((name, method, preset), {}).get(column.metric) for name in datasets)
-        lines.append(Line(method, preset, own))
-    return Sheet(column.label, tuple(datasets), (column,) * len(datasets), _beside(lines, published, datasets))
+        lines.append(ResultRow(method, preset, own))
+    return ResultTable(column.label, tuple(datasets), (column,) * len(datasets), _beside(lines, published, datasets))
 
 
-def _by_metric(table: Table, found: Figures, dataset: str) -> Sheet:
+def _by_metric(table: Table, found: Figures, dataset: str) -> ResultTable:
     known = {name for key, own in found.items() if key[0] == dataset for name in own}
     columns = tuple(column for column in table.columns if column.metric in known)
     shown_metrics = [column.metric for column in columns]
@@ -434,7 +434,7 @@ def _by_metric(table: Table, found: Figures, dataset: str) -> Sheet:
     for method, preset in _order(table, found):
         if (dataset, method, preset) in found:
             own = found[dataset, method, preset]
-            lines.append(Line(method, preset, tuple(own.get(name) for name in shown_metrics)))
+            lines.append(ResultRow(method, preset, tuple(own.get(name) for name in shown_metrics)))
     by_label: dict[tuple[str, str | None, str], dict[str, tuple[float, float | None]]] = defaultdict(dict)
     for entry in table.published():
         if dataset in entry.values:
@@ -444,7 +444,7 @@ def _by_metric(table: Table, found: Figures, dataset: str) -> Sheet:
         for (label, method, note), values in by_label.items()
     ]
     head = tuple(column.label for column in columns)
-    return Sheet(dataset, head, columns, _beside(lines, published, shown_metrics))
+    return ResultTable(dataset, head, columns, _beside(lines, published, shown_metrics))
 
 
 def _order(table: Table, found: Figures) -> list[tuple[str, Preset]]:
@@ -454,7 +454,7 @@ def _order(table: Table, found: Figures) -> list[tuple[str, Preset]]:
     return [(method, preset) for method in known for preset in table.methods if (method, preset) in there]
 
 
-def _beside(lines: Sequence[Line], published: Sequence[Published], names: Sequence[str]) -> tuple[Line, ...]:
+def _beside(lines: Sequence[ResultRow], published: Sequence[Published], names: Sequence[str]) -> tuple[ResultRow, ...]:
     """Ours in order, each method followed by what was published of it, then the rest of what was published."""
     waiting, made = list(published), []
     for number, line in enumerate(lines):
@@ -465,7 +465,7 @@ def _beside(lines: Sequence[Line], published: Sequence[Published], names: Sequen
     return (*made, *(_published(entry, names) for entry in waiting))
 
 
-def _published(entry: Published, names: Sequence[str]) -> Line:
+def _published(entry: Published, names: Sequence[str]) -> ResultRow:
     values = (entry.values.get(name) for name in names)
-    figures = tuple(None if value is None else Entry(*value) for value in values)
-    return Line(entry.label, "published" if entry.note == "the paper" else "elsewhere", figures, entry.note)
+    figures = tuple(None if value is None else Estimate(*value) for value in values)
+    return ResultRow(entry.label, "published" if entry.note == "the paper" else "elsewhere", figures, entry.note)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bedl._utils.io import Row, refuse_unwritable, write_atomically
-from bedl.bench.benchmark import PRESETS, BenchError, Line, Sheet, Table, best_of, sheets, shown
+from bedl._utils.io import Row, check_writable, write_atomically
+from bedl.bench.benchmark import PRESETS, BenchError, ResultRow, ResultTable, Table, best_of, sheets, shown
 from bedl.bench.runner import row_file
 from bedl.bench.tables import get, names
 from bedl.evaluation.report import svg
@@ -28,7 +28,7 @@ def write_page(results: str | os.PathLike[str], path: str | os.PathLike[str], *,
         overwrite: whether a file there may be replaced.
     """
     target = Path(path)
-    refuse_unwritable(target, overwrite)
+    check_writable(target, overwrite)
     found = {name: row_file(Path(results, f"{name}.jsonl")).rows() for name in names()}
     if not any(found.values()):
         raise BenchError(f"there are no rows in {results}: run a table first, such as 'bedl bench uci'")
@@ -58,7 +58,7 @@ def _sections(bench: Table, rows: Sequence[Row]) -> str:
     return "".join([*parts, *bench.sections(good), _how(bench, rows)])
 
 
-def _sheet(bench: Table, sheet: Sheet) -> str:
+def _sheet(bench: Table, sheet: ResultTable) -> str:
     """A sheet as a table; the best of ours in each column is bold."""
     title, best = f"{text(bench.title)}: {text(sheet.title)}", best_of(sheet)
     rows = []
@@ -74,7 +74,7 @@ def _sheet(bench: Table, sheet: Sheet) -> str:
     return f'<section class="card wide"><h2>{title}</h2>{how}{grid}{below}</section>'
 
 
-def _entry(line: Line, sheet: Sheet, number: int, best: bool) -> str:
+def _entry(line: ResultRow, sheet: ResultTable, number: int, best: bool) -> str:
     figure = text(shown(line.entries[number], sheet.columns[number]))
     if line.source not in PRESETS:
         return f"<small>{figure}</small>"

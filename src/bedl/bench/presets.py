@@ -1,7 +1,7 @@
-"""Settings of the presets on tables of real targets: the paper's text, its authors' code, and methods as they come.
+"""Presets on tables of real targets: the paper's text, its authors' code, and methods with default settings.
 
 `paper` is the experimental setup of Haussmann et al., appendix: one hidden layer of 50 units (100 on protein), ReLU,
-100 epochs of Adam at 1e-3, noise precision 100. Its rivals' figures are quoted there from their own papers, so a rival
+100 epochs of Adam at 1e-3, noise precision 100. Its baselines' figures are quoted there from their own papers, so each
 is set up as its own paper says. What is not stated, or is done otherwise here, is named in the row.
 
 `authors` is what the paper's text leaves open, as the authors' public code for classes has it

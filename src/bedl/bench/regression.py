@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bedl._utils.io import Row
-from bedl.bench.benchmark import BOTH, Cell, Column, Outcome
+from bedl.bench.benchmark import BOTH, Cell, Column, RunResult
 from bedl.bench.presets import same_run, setup
 from bedl.evaluation import metrics
 
@@ -21,8 +21,8 @@ __all__ = [
     "fit_and_score",
     "gaussian_scores",
     "regression_scores",
-    "retold",
-    "same_runs",
+    "relabelled",
+    "equivalent_runs",
     "seed_of",
 ]
 
@@ -115,7 +115,7 @@ class Parts(NamedTuple):
     y_test: np.ndarray
 
 
-def fit_and_score(cells: Sequence[Cell], parts: Sequence[Parts]) -> list[Outcome]:
+def fit_and_score(cells: Sequence[Cell], parts: Sequence[Parts]) -> list[RunResult]:
     """Fit the cells' method under its preset, all as one vectorised run, and score the rows not seen, once.
 
     Args:
@@ -123,16 +123,16 @@ def fit_and_score(cells: Sequence[Cell], parts: Sequence[Parts]) -> list[Outcome
         parts: the rows of each.
     """
     from bedl.estimators import BEDLRegressor
-    from bedl.estimators.fit import fit_together
+    from bedl.estimators.fit import fit_many
 
     plans = [setup(cell.preset, cell.method, cell.dataset, len(own.y)) for cell, own in zip(cells, parts, strict=True)]
     models = [
         BEDLRegressor(**plan.estimator, device="cpu", random_state=seed_of(cell))
         for cell, plan in zip(cells, plans, strict=True)
     ]
-    fit_together(models, [(own.x, own.y) for own in parts])
+    fit_many(models, [(own.x, own.y) for own in parts])
     return [
-        Outcome(
+        RunResult(
             regression_scores(model, own.x_test, own.y_test),
             {
                 **plan.estimator, "chosen": model.chosen_, "rows": len(own.y), "test_rows": len(own.y_test),
@@ -153,14 +153,14 @@ def alike(cells: Sequence[Cell], most: Callable[[Cell], int]) -> Iterator[list[C
         yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
-def same_runs(cell: Cell) -> list[Cell]:
+def equivalent_runs(cell: Cell) -> list[Cell]:
     """The cell under all presets, if they make no difference to its run."""
     if cell.preset not in BOTH or not same_run(cell.method, cell.dataset):
         return []
     return [dataclasses.replace(cell, preset=preset) for preset in BOTH]
 
 
-def retold(cell: Cell, row: Row) -> Row:
+def relabelled(cell: Cell, row: Row) -> Row:
     """The row of a cell from that of another preset, with the settings and deviations of its own."""
     if row["failed"]:
         return {**row, **cell.fields}

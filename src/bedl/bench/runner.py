@@ -17,13 +17,13 @@ from bedl._utils.io import Row, RowFile
 from bedl._utils.parallel import Call, WorkersKilledError, as_finished
 from bedl.bench.benchmark import KEY, BenchError, Cell, Root, Table
 
-__all__ = ["Progress", "attempt", "row_file", "run", "source_version"]
+__all__ = ["Progress", "run_one", "row_file", "run", "source_version"]
 
 
 VERSIONS = ("bedl", "torch", "numpy", "scikit-learn", "gpytorch")
 
 
-def attempt(table: Table, cells: Sequence[Cell], root: Root = None, commit: str | None = None) -> list[Row]:
+def run_one(table: Table, cells: Sequence[Cell], root: Root = None, commit: str | None = None) -> list[Row]:
     """The rows of a group of cells. Where the group fails as a whole, each cell is tried by itself."""
     start, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings(record=True) as caught:
@@ -36,7 +36,7 @@ def attempt(table: Table, cells: Sequence[Cell], root: Root = None, commit: str 
             ]
         except Exception as error:
             if len(cells) > 1:
-                return [row for cell in cells for row in attempt(table, [cell], root, commit)]
+                return [row for cell in cells for row in run_one(table, [cell], root, commit)]
             found = [{"settings": {}, "metrics": {}, "curves": {}, "failed": f"{type(error).__name__}: {error}"[:500]}]
     seconds, cpu_seconds = (
         round((now - then) / len(cells), 3) for now, then in ((time.perf_counter(), start), (time.process_time(), cpu))
@@ -74,7 +74,7 @@ def source_version() -> str | None:
 # Cells → rows: through joblib, on this machine or a cluster; at any point it can be stopped, and gone on with.
 
 
-MOST_DEATHS = 3  # of workers, in a row, without a row
+MAX_DEATHS = 3  # of workers, in a row, without a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ def run(
 ) -> int:
     """Work through the cells that are not there yet, a row each as it is finished. A cell that fails is a row, too.
 
-    Presets under which a run is the very same (`Table.same_runs`) share it, also with rows that are there already.
+    Presets of the same run (`Table.equivalent_runs`) share it, with rows that are there already, too.
 
     Workers compute; this process alone writes. So a worker that is killed costs its cell's time, and no row is written
     twice: joblib's workers are started again, a Dask scheduler gives the cell to another one. Other backends of joblib
@@ -161,7 +161,7 @@ def run(
             break  # what is left now was done by other processes
         except WorkersKilledError as error:
             deaths += 1
-            if deaths > MOST_DEATHS:
+            if deaths > MAX_DEATHS:
                 names = ", ".join(str(cell) for cell in wanted if cell not in finished)
                 raise BenchError(
                     f"worker processes were killed {deaths} times without finishing any of {names[:200]}. Is there too "
@@ -175,37 +175,37 @@ def _results(
 ) -> Iterator[Row]:
     """Rows as they are finished, in any order; each is in `rows` when the next is asked for."""
     commit = source_version()
-    others = {cell: [twin for twin in table.same_runs(cell) if twin != cell] for cell in cells}
+    others = {cell: [equivalent for equivalent in table.equivalent_runs(cell) if equivalent != cell] for cell in cells}
 
-    def retold(wanted: Iterable[Cell], failed: bool = False) -> Iterator[Row]:
+    def relabelled(wanted: Iterable[Cell], failed: bool = False) -> Iterator[Row]:
         for cell in wanted:
-            found = (rows.get(twin.fields) for twin in others[cell])
+            found = (rows.get(equivalent.fields) for equivalent in others[cell])
             row = next((row for row in found if row is not None and (failed or not row["failed"])), None)
             if row is not None:
-                yield table.retold(cell, row)
+                yield table.relabelled(cell, row)
 
     def calls() -> Iterator[Call]:
         for group in table.together(_first_of_each_run(cells, others)):
             rows.refresh()  # another process may have done some by now
             done = {cell for cell in group if not retry and rows.has(cell.fields)}
-            done.update(cell for cell in group if next(retold([cell]), None) is not None)
+            done.update(cell for cell in group if next(relabelled([cell]), None) is not None)
             own = [cell for cell in group if cell not in done]
             if own:
-                yield attempt, (table, own, root, commit)
+                yield run_one, (table, own, root, commit)
 
-    yield from retold(cells)
+    yield from relabelled(cells)
     for found in as_finished(calls(), jobs=jobs, scheduler=scheduler):
         yield from found
         done = {Cell(**{name: row[name] for name in KEY}) for row in found}
-        yield from retold([cell for cell in cells if done.intersection(others[cell])], failed=True)
-    yield from retold(cells)  # from rows that other processes wrote meanwhile
+        yield from relabelled([cell for cell in cells if done.intersection(others[cell])], failed=True)
+    yield from relabelled(cells)  # from rows that other processes wrote meanwhile
 
 
 def _first_of_each_run(cells: Sequence[Cell], others: Mapping[Cell, Sequence[Cell]]) -> list[Cell]:
     """Without those whose run another one's is."""
     first: dict[Cell, None] = {}
     for cell in cells:
-        if not any(twin in first for twin in others[cell]):
+        if not any(equivalent in first for equivalent in others[cell]):
             first[cell] = None
     return list(first)
 

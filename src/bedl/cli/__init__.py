@@ -35,9 +35,9 @@ def _main() -> None:
 
     _show_warnings()
     if sys.argv[1:2] in (["predict"], ["evaluate"]):
-        from bedl._utils.imports import spare_pandas
+        from bedl._utils.imports import block_pandas_import
 
-        spare_pandas()
+        block_pandas_import()
     app(prog_name="bedl")
 
 

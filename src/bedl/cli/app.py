@@ -37,7 +37,7 @@ Examples:
 
 
 class Verbs(TyperGroup):
-    """Errors that a user can mend become one or two lines on stderr and an exit code."""
+    """Errors that a user can fix become one or two lines on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

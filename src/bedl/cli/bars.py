@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from bedl.cli.console import bar
-from bedl.estimators.tabular import Watcher
+from bedl.estimators.tabular import TableCallback
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Bars", "download_bar"]
 
 
-class Bars(Watcher):
+class Bars(TableCallback):
     """Shows on stderr how far a table or many are, if that is a terminal.
 
     Args:

@@ -19,7 +19,7 @@ from bedl._utils.errors import BEDLError, on_command_line
 from bedl._utils.io import remedy
 
 if TYPE_CHECKING:
-    from bedl.bench import Progress, Sheet, Table
+    from bedl.bench import Progress, ResultTable, Table
     from bedl.estimators.tabular import Comparison
 
 __all__ = [
@@ -139,7 +139,7 @@ def _say_row(progress: Progress) -> None:
     )
 
 
-def print_sheets(table: Table, made: Sequence[Sheet]) -> None:
+def print_sheets(table: Table, made: Sequence[ResultTable]) -> None:
     """The sheets on stdout."""
     from rich.console import Console
     from rich.table import Table as Grid

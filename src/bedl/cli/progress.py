@@ -14,7 +14,7 @@ from bedl.training.callbacks import Callback, Row
 if TYPE_CHECKING:
     from bedl.data import TableEncoder
 
-__all__ = ["Onlooker", "TrainingBar"]
+__all__ = ["ConsoleCallback", "TrainingBar"]
 
 _KINDS = {"number": "numbers", "category": "categories", "date": "dates", "boolean": "true or false"}
 
@@ -56,7 +56,7 @@ class TrainingBar(Callback):
             self.bar = None
 
 
-class Onlooker(Bars):
+class ConsoleCallback(Bars):
     """Says on stderr what `bedl fit` does."""
 
     def __init__(self, members: int):

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-FAR = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
+MAX_RANGES = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _IGNORE_UNSEEN = f"To go on without an error, ignore what was not seen in training ({option('unseen', 'ignore')})"
 
@@ -247,7 +247,7 @@ def check_types(fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> N
 
 def _near(values: np.ndarray, low: float, high: float, where: Where, foreign: str) -> np.ndarray:
     """The same values, none absurdly far from those of training: an error, or clipped with a warning."""
-    reach = FAR * ((high - low) or max(abs(low), 1.0))
+    reach = MAX_RANGES * ((high - low) or max(abs(low), 1.0))
     inside = np.clip(values, low - reach, high + reach)
     far = ~np.isnan(values) & (inside != values)
     if not far.any():

@@ -14,7 +14,7 @@ import pyarrow as pa
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict
-from bedl.data.profile import Progress, count_labels, decide, survey
+from bedl.data.profile import Progress, count_labels, infer_encoding, profile
 from bedl.data.readers import Table
 from bedl.data.target import Target, decide_target
 from bedl.evaluation import tasks
@@ -98,7 +98,7 @@ class TableEncoder:
         _check_arguments(table, targets, task, ignore, categorical)
         names = [name for name in table.columns if name not in ignore]
         numeric = task != "auto" and tasks.get(task).column == "number"
-        surveys = survey(table, names, set(categorical) - set(targets), targets, numeric, progress, decimal)
+        surveys = profile(table, names, set(categorical) - set(targets), targets, numeric, progress, decimal)
         own = {name: surveys.pop(name) for name in targets}
         text = [name for name, column in surveys.items() if column.kind == "category"]
         text += [name for name, column in own.items() if column.kind in ("category", "boolean")]
@@ -107,7 +107,7 @@ class TableEncoder:
         columns: list[Column] = []
         keep_constant = table.image_shape is not None  # an image keeps its corners
         for name, column in surveys.items():
-            made, said = decide(column, counts.get(name), max_categories, name in categorical, keep_constant)
+            made, said = infer_encoding(column, counts.get(name), max_categories, name in categorical, keep_constant)
             columns += [made] if made else []
             notes += said
         if not columns:
@@ -284,7 +284,7 @@ def _distinct(names: list[str]) -> list[str]:
 # Columns of a table without its target → numbers: what estimators do with text, dates and missing values.
 
 
-MOST_CATEGORIES = 100  # of a column; the rest share a feature
+MAX_CATEGORIES = 100  # of a column; the rest share a feature
 
 
 class FeatureEncoder:
@@ -313,11 +313,11 @@ class FeatureEncoder:
     @classmethod
     def fit(cls, table: Table) -> FeatureEncoder:
         """Decide how to read the columns, in one pass, and a second one over columns of text."""
-        surveys = survey(table, table.columns, (), (), numeric=False)
+        surveys = profile(table, table.columns, (), (), numeric=False)
         counts = count_labels(table, [name for name, column in surveys.items() if column.kind == "category"])
         columns, notes = [], []
         for name, column in surveys.items():
-            made, said = decide(column, counts.get(name), MOST_CATEGORIES, forced=False, keep_constant=False)
+            made, said = infer_encoding(column, counts.get(name), MAX_CATEGORIES, forced=False, keep_constant=False)
             columns += [made] if made else []
             notes += said
         if not columns:

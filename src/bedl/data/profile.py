@@ -17,13 +17,13 @@ from bedl.data import parsing
 from bedl.data.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn, Where, finite, shown
 from bedl.data.readers import Table
 
-__all__ = ["ColumnSurvey", "LabelCounts", "Progress", "count_labels", "decide", "identifies", "survey"]
+__all__ = ["ColumnProfile", "LabelCounts", "Progress", "count_labels", "infer_encoding", "identifies", "profile"]
 
 
 Progress = Callable[[int], object]
 """Called with the number of rows read since the last call."""
 
-MOST_IDENTIFIERS = 1_000_000  # numbers that are remembered to find one twice
+MAX_IDENTIFIERS = 1_000_000  # numbers that are remembered to find one twice
 
 _READERS: dict[str, Callable[[pa.Array], np.ndarray]] = {
     "number": parsing.as_numbers,
@@ -33,7 +33,7 @@ _READERS: dict[str, Callable[[pa.Array], np.ndarray]] = {
 
 
 @dataclass
-class ColumnSurvey:
+class ColumnProfile:
     """One column: its kind so far, and the moments of its numbers (days, if it holds dates).
 
     Text is taken for numbers, booleans or dates only as long as every value is one; else it is 'category'.
@@ -140,7 +140,7 @@ class ColumnSurvey:
         if self.distinct is not None:
             before = len(self.distinct)
             self.distinct.update(values.tolist())
-            if len(self.distinct) < before + len(values) or len(self.distinct) > MOST_IDENTIFIERS:
+            if len(self.distinct) < before + len(values) or len(self.distinct) > MAX_IDENTIFIERS:
                 self.distinct = None
 
 
@@ -164,7 +164,7 @@ class LabelCounts:
             self.exact = False
 
 
-def survey(
+def profile(
     table: Table,
     columns: Sequence[str],
     categorical: Collection[str],
@@ -172,7 +172,7 @@ def survey(
     numeric: bool,
     progress: Progress | None = None,
     decimal: str = "auto",
-) -> dict[str, ColumnSurvey]:
+) -> dict[str, ColumnProfile]:
     """First pass: kinds and moments of the columns.
 
     Args:
@@ -185,21 +185,21 @@ def survey(
         decimal: "." or ",", the mark before the decimals of numbers in text; "auto" finds out.
     """
     first = "1.234,5" if decimal == "," else ""
-    result = {name: ColumnSurvey(name, "category" if name in categorical else None, style=first) for name in columns}
+    result = {name: ColumnProfile(name, "category" if name in categorical else None, style=first) for name in columns}
     _look(table, result, targets, numeric, progress)
     for name, column in result.items():
         if column.kind == "number" and column.digits and column.padded and not (numeric and name in targets):
             column.kind, column.codes = "category", True
     # Numbers as people write them are found after the whole column was seen, and then read once more.
     written = {name: _style(column, decimal) for name, column in result.items() if name not in categorical}
-    again = {name: ColumnSurvey(name, style=style) for name, style in written.items() if style is not None}
+    again = {name: ColumnProfile(name, style=style) for name, style in written.items() if style is not None}
     if again:
         _look(table, again, targets, numeric, progress)
         result |= {name: column for name, column in again.items() if column.kind == "number"}
     return result
 
 
-def _style(column: ColumnSurvey, decimal: str) -> str | None:
+def _style(column: ColumnProfile, decimal: str) -> str | None:
     """Another way in which the numbers of a column of text may be written, if that is what it holds."""
     if column.kind != "category" or column.codes or "number" not in column.unlike:
         return None
@@ -223,7 +223,7 @@ def _style(column: ColumnSurvey, decimal: str) -> str | None:
 
 
 def _look(
-    table: Table, result: dict[str, ColumnSurvey], targets: Sequence[str], numeric: bool, progress: Progress | None
+    table: Table, result: dict[str, ColumnProfile], targets: Sequence[str], numeric: bool, progress: Progress | None
 ) -> None:
     for name, column in result.items():
         column.frequencies = Counter() if name in targets else None
@@ -272,14 +272,14 @@ def _watched(batches: Iterator[pa.RecordBatch], progress: Progress | None) -> It
 # What becomes of a feature column, given what it holds; and what to tell the user about it.
 
 
-_ALIKE = 1e-4  # spread over size, below which float32 would blur the values of a number column
+_MIN_RELATIVE_SPREAD = 1e-4  # spread over size, below which float32 would blur the values of a number column
 _LIKE_A_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}([ T]\d{1,2}[:.]\d{2}.*)?")
 _CODES = " (values begin with zeros, as codes do: write them without if they are amounts)"
-_MOSTLY = 0.9  # share of numbers (or dates) from which on a text in between is taken for a mistake
+_MIN_SHARE = 0.9  # share of numbers (or dates) from which on a text in between is taken for a mistake
 
 
-def decide(
-    column: ColumnSurvey, labels: LabelCounts | None, max_categories: int, forced: bool, keep_constant: bool
+def infer_encoding(
+    column: ColumnProfile, labels: LabelCounts | None, max_categories: int, forced: bool, keep_constant: bool
 ) -> tuple[Column | None, list[str]]:
     """The encoding of a surveyed column, or None if it is left out, and what to tell the user."""
     name = f"column {listed([column.name])}"
@@ -313,13 +313,13 @@ def decide(
     if column.kind == "boolean":
         return BooleanColumn(column.name, column.mean, has_missing), notes
     shift = 0.0
-    if 0 < column.std < _ALIKE * abs(column.mean):
+    if 0 < column.std < _MIN_RELATIVE_SPREAD * abs(column.mean):
         shift = column.mean
         notes.append(f"{name} varies little for its size: its feature is the difference from the mean, {shift:g}")
     return NumberColumn(column.name, column.mean, has_missing, shift, column.style, column.low, column.high), notes
 
 
-def _is_identifier(column: ColumnSurvey) -> bool:
+def _is_identifier(column: ColumnProfile) -> bool:
     """Whole numbers that are all distinct may well be measurements: the name has to say it, too."""
     distinct = column.rising or column.distinct is not None
     whole = column.kind == "number" and column.whole and column.present == column.rows > 1
@@ -327,7 +327,7 @@ def _is_identifier(column: ColumnSurvey) -> bool:
 
 
 def _category(
-    column: ColumnSurvey, labels: LabelCounts, max_categories: int, forced: bool
+    column: ColumnProfile, labels: LabelCounts, max_categories: int, forced: bool
 ) -> tuple[Column | None, list[str]]:
     name, distinct = f"column {listed([column.name])}", len(labels.counts)
     notes = [] if forced or column.codes else _mixture(column, labels, name)
@@ -369,15 +369,15 @@ def _frequent(labels: LabelCounts, most: int) -> list[str]:
 def _dates_hint(labels: LabelCounts) -> str:
     """What to do about dates that are written in another order than can be told for sure."""
     alike = sum(count for label, count in labels.counts.items() if _LIKE_A_DATE.fullmatch(label.strip()))
-    if alike < _MOSTLY * sum(labels.counts.values()):
+    if alike < _MIN_SHARE * sum(labels.counts.values()):
         return ""
     return " (they look like dates: write them as YYYY-MM-DD, and they are taken as such)"
 
 
-def _mixture(column: ColumnSurvey, labels: LabelCounts, name: str) -> list[str]:
+def _mixture(column: ColumnProfile, labels: LabelCounts, name: str) -> list[str]:
     """Numbers (or dates) with some text among them: an error if the text looks like a mistake, else a note."""
     like, share = parsing.share_like(list(labels.counts), list(labels.counts.values()))
-    if share < _MOSTLY:
+    if share < _MIN_SHARE:
         return [f"{name} mixes {like} with text and is taken as categories"] if share else []
     row, value = column.unlike.get(like.removesuffix("s"), (1, "text"))
     raise DataError(

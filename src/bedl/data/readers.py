@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from bedl._utils.errors import DataError, DataFileError, DataFileNotFoundError, listed, option
-from bedl._utils.io import lives
+from bedl._utils.io import pid_alive
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,15 +39,15 @@ __all__ = [
     "BUILTIN_NAMES",
     "MAX_LINE",
     "MISSING",
-    "Scratch",
+    "TempDir",
     "Table",
     "TextFile",
     "from_columns",
     "inspect_text",
     "open_table",
     "read_text",
-    "recoded",
-    "spooled",
+    "transcode",
+    "materialise",
     "spreadsheet",
     "standard_input",
     "writing",
@@ -132,7 +132,7 @@ def _open_file(path: Path, encoding: str | None, sheet: str | None) -> Table:
     if encoding is not None and not text:
         raise DataError(f"{path}: only text files have an encoding. Leave it out")
     if text and encoding is not None:
-        return recoded(path, encoding, lambda copy: _open_file(copy, None, None))
+        return transcode(path, encoding, lambda copy: _open_file(copy, None, None))
     if text:
         return _checked(_text_table(path, tabs=kind == ".tsv"))
     if kind in (".parquet", ".pq") and suffixes[-1] != ".gz":
@@ -439,14 +439,14 @@ def _explained(file: TextFile, message: str) -> DataError:
 PREFIX = "bedl-scratch-"
 
 
-class Scratch:
+class TempDir:
     """A folder among the system's temporary ones (TMPDIR) that lasts as long as this object.
 
     Attributes:
         path: the folder.
 
     Example:
-        >>> scratch = Scratch()
+        >>> scratch = TempDir()
         >>> path = scratch.path
         >>> del scratch
         >>> path.exists()
@@ -471,7 +471,7 @@ def _remove_orphans(folder: Path) -> None:
         for path in folder.glob(f"{PREFIX}*"):
             process = path.name[len(PREFIX) :].partition("-")[0]
             with suppress(OSError):
-                if process.isdigit() and path.stat().st_uid == os.getuid() and not lives(int(process)):
+                if process.isdigit() and path.stat().st_uid == os.getuid() and not pid_alive(int(process)):
                     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -494,17 +494,17 @@ def standard_input(open_file: Opener) -> Table:
     header = part.split(b"\n", 1)[0]
     plain = ".tsv" if b"\t" in header and b"," not in header else ".csv"
     suffix = next((suffix for start, suffix in _BEGINNINGS if part.startswith(start)), plain)
-    scratch, digest = Scratch(), hashlib.sha256()
+    scratch, digest = TempDir(), hashlib.sha256()
     path = scratch.path / f"stdin{suffix}"
     with writing(path) as file:
         while part:
             digest.update(part)
             file.write(part)
             part = stream.read(CHUNK)
-    return spooled(path, scratch, "standard input", open_file, digest.hexdigest())
+    return materialise(path, scratch, "standard input", open_file, digest.hexdigest())
 
 
-def recoded(path: Path, encoding: str, open_file: Opener) -> Table:
+def transcode(path: Path, encoding: str, open_file: Opener) -> Table:
     """A text table that is written in another encoding than UTF-8."""
     try:
         codecs.lookup(encoding)
@@ -513,7 +513,7 @@ def recoded(path: Path, encoding: str, open_file: Opener) -> Table:
             f"there is no encoding {encoding!r}. Name one such as utf-8, latin-1, cp1252 or utf-16 "
             f"({option('encoding')})"
         ) from None
-    scratch, packed = Scratch(), path.suffix.lower() == ".gz"
+    scratch, packed = TempDir(), path.suffix.lower() == ".gz"
     copy = scratch.path / (path.stem if packed else path.name)
     opened: Any = gzip.open if packed else open
     try:
@@ -526,10 +526,10 @@ def recoded(path: Path, encoding: str, open_file: Opener) -> Table:
         ) from None
     except (EOFError, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is damaged or incomplete ({error}). Compress or download it again") from None
-    return spooled(copy, scratch, str(path), open_file)
+    return materialise(copy, scratch, str(path), open_file)
 
 
-def spooled(path: Path, scratch: Scratch, name: str, open_file: Opener, digest: str | None = None) -> Table:
+def materialise(path: Path, scratch: TempDir, name: str, open_file: Opener, digest: str | None = None) -> Table:
     """The table in a temporary file, under the name that its user knows; the file lasts as long as the table."""
     with _called(path, name):
         table = open_file(path)
@@ -566,7 +566,7 @@ def _called(path: Path, name: str) -> Iterator[None]:
 # Excel files: one sheet, its first row the names, its cells as texts that are then read like those of a CSV file.
 
 
-LARGEST = 1 << 30  # bytes that a file may unpack to
+MAX_UNPACKED_BYTES = 1 << 30  # bytes that a file may unpack to
 ROWS = 1000  # that are written together
 _ERRORS = {"#N/A", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!"}
 
@@ -576,14 +576,14 @@ def spreadsheet(path: Path, sheet: str | None, open_file: Callable[[Path], Table
 
     Formulas count by the values that were saved with them; cells that hold an error count as missing.
     """
-    scratch = Scratch()
+    scratch = TempDir()
     copy = scratch.path / f"{path.stem}.csv"
     with writing(copy) as file:
         for rows in _batched(_rows(path, sheet)):
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows(rows)
             file.write(text.getvalue().encode("utf-8", "replace"))
-    return spooled(copy, scratch, str(path), open_file)
+    return materialise(copy, scratch, str(path), open_file)
 
 
 def _rows(path: Path, sheet: str | None) -> Iterator[list[str]]:
@@ -616,8 +616,10 @@ def _cells(path: Path, sheet: str | None) -> Iterator[tuple[Any, ...]]:
         ) from None
     try:
         with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > LARGEST:
-                raise DataError(f"{path} unpacks to more than {LARGEST >> 30} GiB. Export the sheet as CSV in UTF-8")
+            if sum(part.file_size for part in archive.infolist()) > MAX_UNPACKED_BYTES:
+                raise DataError(
+                    f"{path} unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB. Export the sheet as CSV in UTF-8"
+                )
         book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
         try:
             chosen = _chosen(path, book, sheet)

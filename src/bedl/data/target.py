@@ -16,17 +16,17 @@ import pyarrow.compute as pc
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.columns import Where, check_types, labels_of, parsed, shown
-from bedl.data.profile import ColumnSurvey, LabelCounts
+from bedl.data.profile import ColumnProfile, LabelCounts
 from bedl.evaluation import tasks
 
 __all__ = ["MAX_CLASSES", "Target", "decide_target"]
 
 
 MAX_CLASSES = 1000
-_FEW = 20  # a whole-number target with at most so many values …
-_MOST_CLASSES = 0.5  # of the rows; with more, many have no second row (scikit-learn warns there, too)
+_MAX_CLASSES = 20  # a whole-number target with at most so many values …
+_MAX_CLASS_SHARE = 0.5  # of the rows; with more, many have no second row (scikit-learn warns there, too)
 _MEASURED = r"^\W{0,3}(?!0\d)\d[\d.,]*\s?(\D{1,12})$"  # a number with a unit or a suffix: 305.0k, 836 sq ft
-_MOST_UNITS = 5  # that a column of quantities has: k and m, say
+_MAX_UNITS = 5  # that a column of quantities has: k and m, say
 _QUANTITIES = 0.9  # share of the labels that begin with a number
 _REPEATS = 10  # … each seen so often on average is taken for classes
 
@@ -94,7 +94,7 @@ class Target:
         binary = kind.column == "binary"
         read = parsing.as_answers if binary else self._numbers
         values = parsed(read, array, where, "0 or 1, yes or no, true or false" if binary else "a number")
-        fault = kind.fault(values)
+        fault = kind.validation_error(values)
         if fault is not None:
             raise DataError(f"{where.row(fault[0])}: {fault[1]}. Correct it, or choose another task ({option('task')})")
         return values
@@ -140,7 +140,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def decide_target(
-    columns: Mapping[str, ColumnSurvey], labels: Mapping[str, LabelCounts], task: str, drop_missing: bool
+    columns: Mapping[str, ColumnProfile], labels: Mapping[str, LabelCounts], task: str, drop_missing: bool
 ) -> tuple[Target, list[str]]:
     """The target of surveyed columns, and what to tell the user about it.
 
@@ -177,7 +177,7 @@ def decide_target(
     return target, notes + more
 
 
-def _check_present(column: ColumnSurvey, drop_missing: bool) -> list[str]:
+def _check_present(column: ColumnProfile, drop_missing: bool) -> list[str]:
     name = listed([column.name])
     if column.missing and not drop_missing:
         raise DataError(
@@ -191,17 +191,17 @@ def _check_present(column: ColumnSurvey, drop_missing: bool) -> list[str]:
     return [f"{column.missing} rows without a target {name} were left out"] if column.missing else []
 
 
-def _is_number(column: ColumnSurvey) -> bool:
+def _is_number(column: ColumnProfile) -> bool:
     """Whether its values are meant as amounts: numbers that do not look like the codes of a few classes."""
     return column.kind == "number" and not _looks_like_classes(column)
 
 
-def _looks_like_classes(column: ColumnSurvey) -> bool:
+def _looks_like_classes(column: ColumnProfile) -> bool:
     counts = column.frequencies
-    return column.whole and counts is not None and len(counts) <= min(_FEW, column.present / _REPEATS)
+    return column.whole and counts is not None and len(counts) <= min(_MAX_CLASSES, column.present / _REPEATS)
 
 
-def _number(column: ColumnSurvey, kind: tasks.Task) -> Target:
+def _number(column: ColumnProfile, kind: tasks.Task) -> Target:
     name = listed([column.name])
     if column.kind != "number":
         row, value = column.unlike.get("number", (1, "true or false"))
@@ -214,11 +214,11 @@ def _number(column: ColumnSurvey, kind: tasks.Task) -> Target:
     return Target(column.name, kind.name, style=column.style)
 
 
-def _written(column: ColumnSurvey) -> list[str]:
+def _written(column: ColumnProfile) -> list[str]:
     return [f"the target {listed([column.name])} holds numbers written as {column.style}"] if column.style else []
 
 
-def _binary(columns: Mapping[str, ColumnSurvey], labels: Mapping[str, LabelCounts], kind: tasks.Task) -> Target:
+def _binary(columns: Mapping[str, ColumnProfile], labels: Mapping[str, LabelCounts], kind: tasks.Task) -> Target:
     for name, column in columns.items():
         values = set(column.frequencies or ())
         if name in labels:
@@ -234,7 +234,7 @@ def _binary(columns: Mapping[str, ColumnSurvey], labels: Mapping[str, LabelCount
     return Target(", ".join(columns), kind.name, several=list(columns))
 
 
-def _numeric_classes(column: ColumnSurvey, kind: tasks.Task) -> tuple[Target, list[str]]:
+def _numeric_classes(column: ColumnProfile, kind: tasks.Task) -> tuple[Target, list[str]]:
     name = listed([column.name])
     if column.frequencies is None:
         raise _too_many(name)
@@ -245,7 +245,7 @@ def _numeric_classes(column: ColumnSurvey, kind: tasks.Task) -> tuple[Target, li
     return target, _single_rows(name, [c for c, (_, n) in zip(classes, counts, strict=True) if n == 1])
 
 
-def _text_classes(column: ColumnSurvey, labels: LabelCounts, kind: tasks.Task, task: str) -> tuple[Target, list[str]]:
+def _text_classes(column: ColumnProfile, labels: LabelCounts, kind: tasks.Task, task: str) -> tuple[Target, list[str]]:
     name = listed([column.name])
     like, share = parsing.share_like(list(labels.counts), list(labels.counts.values()))
     classes = sorted(labels.counts, key=float if (like, share) == ("numbers", 1.0) else None)
@@ -270,11 +270,11 @@ def _text_classes(column: ColumnSurvey, labels: LabelCounts, kind: tasks.Task, t
 
 def _measured(labels: LabelCounts) -> str | None:
     """The most frequent unit behind numbers, where labels are too many to be the names of a few sizes; else None."""
-    if len(labels.counts) <= min(_FEW, labels.total / _REPEATS):
+    if len(labels.counts) <= min(_MAX_CLASSES, labels.total / _REPEATS):
         return None
     found = [match[1].strip() for label in labels.counts if (match := re.match(_MEASURED, label)) is not None]
     units = Counter(found).most_common()
-    if len(found) < _QUANTITIES * len(labels.counts) or not 1 <= len(units) <= _MOST_UNITS:
+    if len(found) < _QUANTITIES * len(labels.counts) or not 1 <= len(units) <= _MAX_UNITS:
         return None
     return units[0][0]
 
@@ -292,7 +292,7 @@ def _check_several(name: str, classes: list[str]) -> None:
 
 
 def _check_repeated(name: str, classes: int, rows: int) -> None:
-    if classes > _MOST_CLASSES * rows:
+    if classes > _MAX_CLASS_SHARE * rows:
         raise DataError(
             f"the target {name} has {classes} classes in {rows} rows, many with a single row: nothing can be learned "
             f"of a class that is seen once. If it is a quantity, choose regression ({option('task', 'regression')}) "

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from bedl._utils.errors import DataError, listed
-from bedl._utils.io import OutputFileError, PendingFile, refuse_unwritable, remedy
+from bedl._utils.io import AtomicFile, OutputFileError, check_writable, remedy
 
 __all__ = ["TableStream", "TableWriter"]
 
@@ -120,8 +120,8 @@ class TableWriter:
         self._kind = self.path.suffix.lower()
         if self._kind not in SUFFIXES:
             raise DataError(f"{self.path}: tables are written as {', '.join(SUFFIXES)}. Let the name end in one")
-        refuse_unwritable(self.path, overwrite)
-        self._pending = PendingFile(self.path, overwrite)
+        check_writable(self.path, overwrite)
+        self._pending = AtomicFile(self.path, overwrite)
         self._file = open(self._pending.temporary, "wb")  # noqa: SIM115  (closed by `close` and `discard`)
         self._stream = TableStream(self._file, self._kind)
 

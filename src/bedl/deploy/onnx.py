@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bedl._utils.io import refuse_unwritable, written_whole
+from bedl._utils.io import atomic_write, check_writable
 from bedl.deploy.prepare import ExportOptions, Prepared, capture, prepare
 from bedl.deploy.runtime import OnnxModel
-from bedl.deploy.schema import KEY, Description, ExportError, ExportReport, absolute_differences, sealed
+from bedl.deploy.schema import KEY, Description, ExportError, ExportReport, absolute_differences, with_checksum
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks import Quantities, Task
 
@@ -32,7 +32,7 @@ __all__ = ["PRECISIONS", "TOLERANCE", "compare", "export", "points_around", "sim
 
 
 PRECISIONS = ("float32", "float16", "int8")
-SMALLEST = 256  # numbers; below that the nodes would cost more than the bytes they save
+MIN_NUMEL = 256  # numbers; below that the nodes would cost more than the bytes they save
 
 
 def store_weights(model: Any, precision: str) -> int:
@@ -42,7 +42,7 @@ def store_weights(model: Any, precision: str) -> int:
 
     nodes, count = [], 0
     for initializer in list(model.graph.initializer):
-        if initializer.data_type != TensorProto.FLOAT or np.prod(initializer.dims) < SMALLEST:
+        if initializer.data_type != TensorProto.FLOAT or np.prod(initializer.dims) < MIN_NUMEL:
             continue
         weight = numpy_helper.to_array(initializer)
         name = initializer.name
@@ -141,7 +141,7 @@ def simplify(model: Any, largest: int) -> None:
 
 
 TOLERANCE = 1e-3
-POINTS, FEWEST = 256, 8
+POINTS, MIN_POINTS = 256, 8
 POINTS_OF_MAPS = 8  # each of which has hundreds of predictions
 WORK = 2**24  # numbers that one operation may make of all points; of large images a deep network takes a second each
 
@@ -150,7 +150,7 @@ def points_around(prepared: Prepared, seed: int = 0) -> tuple[Tensor, ...]:
     """Rows of the example, numbers moved by half a standard deviation of their feature. shapes: (count, *input)"""
     generator = torch.Generator().manual_seed(seed)
     most = POINTS_OF_MAPS if prepared.dense else POINTS
-    count = min(max(WORK // max(prepared.numbers, 1), FEWEST), most)
+    count = min(max(WORK // max(prepared.numbers, 1), MIN_POINTS), most)
     chosen = torch.randint(len(prepared.example[0]), (count,), generator=generator)
     return tuple(_moved(part, chosen, generator) for part in prepared.example)
 
@@ -229,7 +229,7 @@ def export(
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     _require("onnx", "onnxscript", "onnxruntime")
-    refuse_unwritable(path, overwrite)
+    check_writable(path, overwrite)
     prepared = prepare(model, ExportOptions(**options), precision)
     task = tasks.get(prepared.description.task)
     proto = to_onnx(prepared)
@@ -241,8 +241,8 @@ def export(
         raise ExportError(
             f"the model has {full_size / 2**30:.1f} GiB, and an ONNX file can hold 2; try precision='int8'"
         )
-    with written_whole(path, overwrite) as temporary:
-        temporary.write_bytes(sealed(proto.SerializeToString()))
+    with atomic_write(path, overwrite) as temporary:
+        temporary.write_bytes(with_checksum(proto.SerializeToString()))
         size = temporary.stat().st_size
         found: dict[str, Any] = {}
         if check or precision != "float32":

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bedl._utils.io import refuse_unwritable, written_whole
+from bedl._utils.io import atomic_write, check_writable
 from bedl.deploy.onnx import compare, points_around
 from bedl.deploy.prepare import ExportOptions, capture, prepare
 from bedl.deploy.schema import KEY, ExportReport
@@ -42,11 +42,11 @@ def export_program(
     started, path = time.perf_counter(), Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"the name of a torch.export program ends in .pt2; {path.name} does not")
-    refuse_unwritable(path, overwrite)
+    check_writable(path, overwrite)
     prepared = prepare(model, ExportOptions(**options))
     task = tasks.get(prepared.description.task)
     program = capture(prepared)
-    with written_whole(path, overwrite) as temporary:
+    with atomic_write(path, overwrite) as temporary:
         torch.export.save(program, temporary, extra_files={KEY: prepared.description.to_json()})
         found: dict[str, Any] = {}
         if check:

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from bedl.deploy.schema import INPUT, INTERVALS, KEY, SEALED, Description, ModelFileError, is_sealed
+from bedl.deploy.schema import (
+    CHECKSUM_SINCE_SCHEMA,
+    INPUT,
+    INTERVALS,
+    KEY,
+    Description,
+    ModelFileError,
+    has_valid_checksum,
+)
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks._maps import place_columns
 
@@ -48,7 +56,7 @@ class OnnxModel:
     def __init__(self, path: str | Path, *, threads: int | None = None):
         self.path = Path(path)
         _check_file(self.path)
-        seal = is_sealed(self.path)
+        seal = has_valid_checksum(self.path)
         if seal is False:
             raise ModelFileError(f"{self.path} does not match its checksum: it is damaged. Copy or export it again")
         self._session = _open(self.path, threads)
@@ -66,7 +74,7 @@ class OnnxModel:
             self.description = Description.from_json(text)
         except ModelFileError as error:
             raise ModelFileError(f"{self.path}: {error}") from None
-        if seal is None and self.description.schema >= SEALED:
+        if seal is None and self.description.schema >= CHECKSUM_SINCE_SCHEMA:
             raise ModelFileError(f"{self.path} was damaged or changed since bedl wrote it. Copy or export it again")
         outputs = {output.name: output.shape for output in self._session.get_outputs()}
         inputs = {entry.name: entry.shape for entry in self._session.get_inputs()}

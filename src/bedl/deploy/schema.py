@@ -26,9 +26,9 @@ __all__ = [
     "Name",
     "SCHEMA",
     "absolute_differences",
-    "is_sealed",
+    "has_valid_checksum",
     "plain_names",
-    "sealed",
+    "with_checksum",
 ]
 
 
@@ -37,7 +37,7 @@ KEY = "bedl"  # of the metadata
 # files of schema 1, which are read as they are, aleatoric includes what the evidence lacks, and for classes the two are
 # variances of the one-hot label.
 SCHEMA = 2
-SEALED = 2  # from this version on an ONNX file ends with a checksum, see `bedl.deploy.schema`
+CHECKSUM_SINCE_SCHEMA = 2  # from this version on an ONNX file ends with a checksum, see `bedl.deploy.schema`
 INPUT = "x"
 INTERVALS = "intervals"  # in the metadata: what rows that were held out say about them
 Name = str | int | float | bool
@@ -148,21 +148,21 @@ LENGTH = len(_START) + DIGITS
 _CHUNK = 2**22
 
 
-def sealed(content: bytes) -> bytes:
+def with_checksum(content: bytes) -> bytes:
     """The bytes of an ONNX file with their checksum."""
     return content + _START + hashlib.sha256(content).hexdigest().encode()
 
 
-def is_sealed(path: Path) -> bool | None:
+def has_valid_checksum(path: Path) -> bool | None:
     """Whether the checksum at the end of a file is that of what comes before; None: there is none at the end.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "model.onnx")
-        ...     for content in (sealed(b"model"), sealed(b"model")[1:], b"model"):
+        ...     for content in (with_checksum(b"model"), with_checksum(b"model")[1:], b"model"):
         ...         _ = path.write_bytes(content)
-        ...         print(is_sealed(path))
+        ...         print(has_valid_checksum(path))
         True
         False
         None

@@ -1,8 +1,8 @@
 """What the estimators take from scikit-learn, without half of what importing it brings along."""
 
-from bedl._utils.imports import later, no_collection
+from bedl._utils.imports import deferred_import, gc_paused
 
-with no_collection(), later("pandas", "scipy.special", "scipy.stats"):  # half of its time, and hardly ever used
+with gc_paused(), deferred_import("pandas", "scipy.special", "scipy.stats"):  # half of its time, and hardly ever used
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.class_weight import compute_sample_weight
     from sklearn.utils.multiclass import check_classification_targets, type_of_target

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["MOST_ROWS", "candidates", "most_telling", "rest_of"]
+__all__ = ["MAX_ROWS", "candidates", "most_telling", "rest_of"]
 
 
-TINY = 1e-300
-MOST_ROWS = 2000  # of a large pool, that are looked at: so many of the least known, and so many of all
+MIN_VARIANCE = 1e-300
+MAX_ROWS = 2000  # of a large pool, that are looked at: so many of the least known, and so many of all
 
 
-def candidates(unknown: np.ndarray, most: int = MOST_ROWS) -> tuple[np.ndarray, np.ndarray]:
+def candidates(unknown: np.ndarray, most: int = MAX_ROWS) -> tuple[np.ndarray, np.ndarray]:
     """Of a large pool: rows that may be labelled, and which of them stand for the pool. shape: (n,) -> (m,), (m,)
 
     They stand for it by what is not known of them, in whatever order rows come.
@@ -61,17 +61,17 @@ def most_telling(
         matter = np.ones(len(unknown), dtype=bool)
     sizes = np.einsum("ij,ij->i", places, places)
     squares = np.maximum(sizes[:, None] + sizes - 2 * places @ places.T, 0.0)
-    covariance = np.sqrt(np.outer(unknown, unknown)) * np.exp(-squares / (2 * max(unknown.mean(), TINY)))
+    covariance = np.sqrt(np.outer(unknown, unknown)) * np.exp(-squares / (2 * max(unknown.mean(), MIN_VARIANCE)))
     with_all = np.ascontiguousarray(covariance[:, matter])  # of each row with those that are to be known
     left, gain = unknown.astype(np.float64), np.square(with_all).sum(1)  # variances, and sums of squares
     told = np.zeros((n, len(unknown)))  # what each label takes from the covariances is an outer product of these
     free = np.ones(len(unknown), dtype=bool)
     chosen = np.zeros(n, dtype=np.int64)
     for number in range(n):
-        best = int(np.where(free, gain / np.maximum(left + noise, TINY), -np.inf).argmax())
+        best = int(np.where(free, gain / np.maximum(left + noise, MIN_VARIANCE), -np.inf).argmax())
         chosen[number], free[best] = best, False
         before = told[:number]
-        said = (covariance[best] - before[:, best] @ before) / np.sqrt(max(left[best] + noise, TINY))
+        said = (covariance[best] - before[:, best] @ before) / np.sqrt(max(left[best] + noise, MIN_VARIANCE))
         across = with_all @ said[matter] - before.T @ (before[:, matter] @ said[matter])
         gain = np.maximum(gain - 2 * said * across + np.square(said) * np.square(said[matter]).sum(), 0.0)
         left = np.maximum(left - np.square(said), 0.0)

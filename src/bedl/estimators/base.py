@@ -30,7 +30,7 @@ from bedl.estimators._sklearn import (
     check_is_fitted,
     validate_data,
 )
-from bedl.estimators.fit import Recipe, partial_train, recipe, seeds_of, train
+from bedl.estimators.fit import TrainingConfig, partial_train, resolve_config, seeds_of, train
 from bedl.estimators.inputs import (
     CHUNK,
     Inputs,
@@ -52,9 +52,9 @@ from bedl.estimators.inputs import (
 from bedl.heads import Head
 from bedl.heads.predictive import Predictive
 from bedl.methods import Ensemble, Method, Problem, registry
-from bedl.nn import frozen
+from bedl.nn import cached_weights
 from bedl.nn.tabular import Standardize
-from bedl.training.compile import few_threads
+from bedl.training.compile import limit_threads
 from bedl.training.data import Points, stream_seed
 
 if TYPE_CHECKING:
@@ -298,12 +298,12 @@ class Building(Portable, BaseEstimator):
             )
 
     # -- what learns, and from what -----------------------------------------------------------------
-    def _plan(self, n: int) -> Recipe:
+    def _plan(self, n: int) -> TrainingConfig:
         asked, built = registry.get(self.method), registry.get(self.built_[0])
         # a choice such as "auto" says itself how one network of a table is trained; folds and images know better
         alone = not self.method_.folds and built.name != "images"
         wanted = asked.training if asked.choice is not None and alone else built.training
-        return recipe(
+        return resolve_config(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n), table=len(self.input_shape_) == 1,
         )  # fmt: skip
@@ -329,14 +329,14 @@ class Building(Portable, BaseEstimator):
         problem = self._problem(scaling)
         if registry.get(self.built_[0]).distils:
             loc, scale = scaling or (np.zeros(table.X.shape[1]), np.ones(table.X.shape[1]))
-            from bedl.estimators.distill import quantile_edges
+            from bedl.estimators.distill import counted, quantile_edges
 
-            problem = dataclasses.replace(problem, edges=quantile_edges(table.X, loc, scale))
+            problem = dataclasses.replace(problem, edges=quantile_edges(counted(table)[0], loc, scale))
             bins = tuple(max(len(edges) - 1, 0) for edges in problem.edges or ())
             self.built_ = self.built_[0], {**self.built_[1], "bins": bins}
         self._problem_ = problem
         self.method_ = self._fresh(problem, seed)
-        if self._members()[0].learns != "by itself":  # what is solved, not stepped to, needs all the digits there are
+        if self._members()[0].fit_mode != "direct":  # what is solved, not stepped to, needs all the digits there are
             self.method_.to(learning)
         counts = slice(None) if table.weight is None else table.weight > 0
         targets = torch.from_numpy(np.array(table.y[counts]))
@@ -372,9 +372,9 @@ class Building(Portable, BaseEstimator):
         dtype = getattr(torch, self.dtype_)
         if int(self.ensemble) > 1 and registry.get(name).sized is not None:
             raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
-        with few_threads(0):  # some hundred numbers at a time
+        with limit_threads(0):  # some hundred numbers at a time
             whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
-        if len(whole) > 1 and whole.members[0].learns == "in its members":
+        if len(whole) > 1 and whole.members[0].fit_mode == "members":
             raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
         return whole if len(whole) > 1 else whole.members[0]
 
@@ -390,16 +390,18 @@ class Building(Portable, BaseEstimator):
         points.scaled = True  # by the first call, whatever later ones bring
         return points
 
-    def _set_aside(self, points: Points, plan: Recipe, seed: int) -> tuple[Points, Points | None]:
+    def _set_aside(self, points: Points, plan: TrainingConfig, seed: int) -> tuple[Points, Points | None]:
         """Points to learn from, and those that decide how bold predictions are, if the method wants some."""
-        if not plan.judges:
+        if not plan.n_calibration:
             return points, None
-        kept, out = held_out(points.n, plan.judges, stream_seed(seed, len(self._members())), self._labels(points))
+        kept, out = held_out(
+            points.n, plan.n_calibration, stream_seed(seed, len(self._members())), self._labels(points)
+        )
         part = points.subset(kept)
         part.n_train = points.n_train * part.n / points.n
         return part, points.subset(out) if len(out) else None
 
-    def _judge(self, points: Points) -> None:
+    def _calibrate(self, points: Points) -> None:
         """Let points that were set aside decide how bold predictions are."""
         raise NotImplementedError
 
@@ -410,7 +412,7 @@ class Building(Portable, BaseEstimator):
         """
         raise NotImplementedError
 
-    def _parts(self, points: Points, plan: Recipe, seed: int) -> Iterator[tuple[Points, Points | None]]:
+    def _parts(self, points: Points, plan: TrainingConfig, seed: int) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others."""
         for number in range(len(self._members())):
             if not plan.held_out:
@@ -441,9 +443,9 @@ class Building(Portable, BaseEstimator):
 # What the two estimators share: learning and predicting; what comes before is in `building`.
 
 
-ENOUGH = 9  # rows: with fewer there is none that 90 % of new ones stay below
-FEW = 64  # rows of a table, whose prediction is over before several threads have met
-MOST_HELD = 100_000  # rows held out, and others, that a method in folds is shown at the end
+MIN_CALIBRATION_ROWS = 9  # rows: with fewer there is none that 90 % of new ones stay below
+FEW_ROWS = 64  # rows of a table, whose prediction is over before several threads have met
+MAX_HELD_OUT_ROWS = 100_000  # rows held out, and others, that a method in folds is shown at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -471,13 +473,13 @@ class BEDLEstimator(Building):
         points = self._points(table)
         points.n_train = table.size
         distils = registry.get(self.built_[0]).distils
-        with few_threads(self._work(plan.batch_size)):
-            if self._members()[0].learns == "by itself":
+        with limit_threads(self._work(plan.batch_size)):
+            if self._members()[0].fit_mode == "direct":
                 self.history_ = self._fit_by_itself(points)
             elif self.method_.folds:
                 self.history_ = self._fit_in_folds(points, plan, seed, continuing)
             else:
-                points, judges = self._set_aside(points, plan, seed)
+                points, n_calibration = self._set_aside(points, plan, seed)
                 if distils:
                     from bedl.estimators.distill import committee_of, labelled_points, near_points, of_points
 
@@ -487,8 +489,8 @@ class BEDLEstimator(Building):
                     plan = of_points(plan, len(table.X), points)
                 parts = list(self._parts(points, plan, seed))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
-                if judges is not None:
-                    self._judge(judges)
+                if n_calibration is not None:
+                    self._calibrate(n_calibration)
         self._conclude()
         if distils:
             self._calibrate_by(committee, fresh)
@@ -498,7 +500,7 @@ class BEDLEstimator(Building):
 
     def _work(self, rows: int) -> float:
         """Multiplications of a pass of so many rows; unlimited where they do not follow from the parameters' number."""
-        if not self._is_table() or any(member.learns != "by steps" for member in self._members()):
+        if not self._is_table() or any(member.fit_mode != "gradient" for member in self._members()):
             return math.inf
         return float(rows * sum(parameter.numel() for parameter in self.method_.parameters()))
 
@@ -520,7 +522,7 @@ class BEDLEstimator(Building):
         members = f"{len(self._members())} networks" if len(self._members()) > 1 else "one network"
         return f"method {name!r}" + (f" ({given})" if given and not said else "") + f": {said or members}"
 
-    def _fit_in_folds(self, points: Points, plan: Recipe, seed: int, continuing: bool) -> list[dict[str, Any]]:
+    def _fit_in_folds(self, points: Points, plan: TrainingConfig, seed: int, continuing: bool) -> list[dict[str, Any]]:
         """Let each member learn from the points outside its fold, then the whole from those inside."""
         name, folds, members = self.built_[0], self.method_.folds, self._members()
         for refused, what in ((continuing, "warm_start"), (plan.held_out > 0, "early_stopping")):
@@ -528,10 +530,10 @@ class BEDLEstimator(Building):
                 raise ValueError(f"method {name!r} holds out folds and learns from all points at once; no {what}")
         if points.n < folds:
             raise ValueError(f"method {name!r} has {folds} folds and {points.n} points that count; it needs as many")
-        if points.n < ENOUGH:
+        if points.n < MIN_CALIBRATION_ROWS:
             warnings.warn(
                 f"{points.n} rows are too few to tell how sure predictions may be: that is learned from rows held out, "
-                f"and with fewer than {ENOUGH} rows 90 % intervals may hold far less than that; give more rows",
+                f"and with fewer than {MIN_CALIBRATION_ROWS} rows 90 % intervals may hold far less; give more rows",
                 stacklevel=3,
             )
         fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points))
@@ -543,7 +545,9 @@ class BEDLEstimator(Building):
             parts.append((part, None))
         rows = train(self, members, parts, plan, seeds_of(seed, len(members)))
         place = device_of(self.method_)
-        some = np.concatenate([np.flatnonzero(fold < held)[:MOST_HELD], np.flatnonzero(fold >= held)[:MOST_HELD]])
+        some = np.concatenate(
+            [np.flatnonzero(fold < held)[:MAX_HELD_OUT_ROWS], np.flatnonzero(fold >= held)[:MAX_HELD_OUT_ROWS]]
+        )
         x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
         self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
         return rows
@@ -570,7 +574,7 @@ class BEDLEstimator(Building):
             self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
         first = self._members()[0]
-        if first.learns != "by steps" or first.concludes or self.method_.folds:
+        if first.fit_mode != "gradient" or first.has_fit_end or self.method_.folds:
             name = self.built_[0]
             what = (
                 f"fit chose method {name!r}, which learns from all points at once: call partial_fit on a fresh "
@@ -612,12 +616,15 @@ class BEDLEstimator(Building):
         place = device_of(self.method_)
         if self.method_.training:
             self.method_.eval()  # once, not for every prediction
-        few = len(inputs) <= FEW and self._is_table()
+        few = len(inputs) <= FEW_ROWS and self._is_table()
         outputs = self.n_targets_ * (
             len(self._members()) + self.method_.held_folds
         )  # a linear one in each fold as well
         # to prepare weights pays off from the second chunk on
-        with frozen(self.method_) if inputs.X.size > CHUNK else nullcontext(), few_threads(0 if few else math.inf):
+        with (
+            cached_weights(self.method_) if inputs.X.size > CHUNK else nullcontext(),
+            limit_threads(0 if few else math.inf),
+        ):
             parts = [
                 self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks(outputs)
             ]

@@ -10,8 +10,8 @@ import numpy as np
 __all__ = ["checked_scores", "fitted_temperatures", "held_out_scores", "thinned"]
 
 
-MOST = 2000  # scores that are kept
-FOREIGN = 0.05  # the share of points that may be of none of the classes
+MAX_SCORES = 2000  # scores that are kept
+OUTLIER_SHARE = 0.05  # the share of points that may be of none of the classes
 Scores = tuple[list[list[float]], list[float]]
 
 
@@ -34,8 +34,12 @@ def held_out_scores(mean: np.ndarray, std: np.ndarray, y: np.ndarray) -> Scores:
 
 
 def thinned(scores: np.ndarray, mass: np.ndarray) -> tuple[list[Any], list[Any]]:
-    """At most `MOST` of them, the last among them. scores: shape (n, targets); mass: shape (n,) or (n, targets)"""
-    kept = np.unique(np.linspace(len(scores) - 1, 0, MOST).round().astype(int)) if len(scores) > MOST else slice(None)
+    """At most `MAX_SCORES`, the last among them. scores: shape (n, targets); mass: shape (n,) or (n, targets)"""
+    kept = (
+        np.unique(np.linspace(len(scores) - 1, 0, MAX_SCORES).round().astype(int))
+        if len(scores) > MAX_SCORES
+        else slice(None)
+    )
     return scores[kept].tolist(), mass[kept].tolist()
 
 
@@ -100,6 +104,6 @@ def fitted_temperatures(
         return np.asarray(minimize(cost, start, (usual, caution), "L-BFGS-B", jac=True, **to_the_end).x)
 
     free = most_likely(np.zeros(2), 0.0, 0.0)
-    found = most_likely(free, min(free[0], 0.0), 4 + FOREIGN * float(weight.sum()))
+    found = most_likely(free, min(free[0], 0.0), 4 + OUTLIER_SHARE * float(weight.sum()))
     known, unknown = np.exp(-found)
     return float(known), float(unknown)

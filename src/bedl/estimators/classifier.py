@@ -26,14 +26,14 @@ from bedl.estimators.calibration import fitted_temperatures
 from bedl.estimators.inputs import check_targets
 from bedl.evaluation import tasks
 from bedl.heads.predictive import Predictive
-from bedl.nn import frozen
+from bedl.nn import cached_weights
 from bedl.training.data import Points
 
 __all__ = ["BEDLClassifier"]
 
 
-MANY_NUMBERS = 50  # classes that are numbers, with
-FEW_ROWS = 10  # rows each, look like quantities
+MAX_NUMERIC_CLASSES = 50  # classes that are numbers, with
+MIN_ROWS_PER_CLASS = 10  # rows each, look like quantities
 
 
 class BEDLClassifier(ClassifierMixin, BEDLEstimator):
@@ -174,10 +174,10 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return own if sample_weight is None else own * np.asarray(sample_weight)
 
     # -- for the base class -----------------------------------------------------------------------
-    def _judge(self, points: Points) -> None:
+    def _calibrate(self, points: Points) -> None:
         place, chunks = device_of(self.method_), np.array_split(np.arange(points.n), -(-points.n // 500))
         said, lacking, labels, weights = [], [], [], []
-        with frozen(self.method_):
+        with cached_weights(self.method_):
             for x, y, weight in points.fetch(chunks):
                 prediction: Any = self.method_.predict(x.to(place))
                 said.append(prediction.log_probabilities.cpu().double().numpy())
@@ -188,7 +188,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
 
     def _calibrate_by(self, committee: Any, fresh: Points) -> None:
-        self._judge(fresh)
+        self._calibrate(fresh)
 
     def _output_names(self) -> Sequence[Any] | None:
         return self.target_names_ if self._several_labels else list(self.classes_)
@@ -278,7 +278,11 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
 
 def _warn_of_quantities(y: np.ndarray, classes: int) -> None:
     """Say so where labels look like quantities; where most are distinct, scikit-learn says it."""
-    if y.dtype.kind in "iuf" and MANY_NUMBERS < classes <= round(len(y) / 2) and len(y) < FEW_ROWS * classes:
+    if (
+        y.dtype.kind in "iuf"
+        and MAX_NUMERIC_CLASSES < classes <= round(len(y) / 2)
+        and len(y) < MIN_ROWS_PER_CLASS * classes
+    ):
         warnings.warn(
             f"y holds {classes} distinct numbers in {len(y)} rows, each taken as a class of its own. If they are "
             "quantities, such as prices, use BEDLRegressor",

@@ -18,7 +18,7 @@ from bedl.estimators.committee import (
     fitted,
     near_rows,
 )
-from bedl.estimators.fit import Recipe, seeds_of, train
+from bedl.estimators.fit import TrainingConfig, seeds_of, train
 from bedl.estimators.inputs import Inputs, TrainingSet, cut_in_folds
 from bedl.methods import registry
 from bedl.training.data import Points, stream_seed
@@ -94,11 +94,12 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
 
 
 def counted(table: TrainingSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Rows, targets and weights without the rows that count for nothing."""
+    """Rows, targets and weights without the rows that count for nothing; no weights where the others are equal."""
     if table.weight is None:
         return table.X, table.y, None
     rows = table.weight > 0
-    return table.X[rows], table.y[rows], table.weight[rows]
+    weight = table.weight[rows]
+    return table.X[rows], table.y[rows], None if (weight == weight[0]).all() else weight
 
 
 def labelled_points(committee: Any, table: TrainingSet, points: Points, seed: int) -> Points:
@@ -145,7 +146,7 @@ def _points(rows: np.ndarray, targets: np.ndarray, y: np.ndarray, points: Points
     return made
 
 
-def of_points(plan: Recipe, n: int, points: Points) -> Recipe:
+def of_points(plan: TrainingConfig, n: int, points: Points) -> TrainingConfig:
     """As many steps on these points as the plan has on n."""
     steps = plan.epochs * math.ceil(n / plan.batch_size)
     return dataclasses.replace(plan, epochs=max(1, round(steps * plan.batch_size / points.n)))
@@ -165,7 +166,7 @@ def _networks(estimator: Any, points: Points, fold: np.ndarray, held: int, seed:
         parts.append((part, None))
     size = min(64 if points.n < 3000 else 128, parts[0][0].n)
     steps = 300 + 15 * math.sqrt(points.n)
-    plan = Recipe(max(1, round(steps / math.ceil(parts[0][0].n / size))), size, 0, 0, 0.015)
+    plan = TrainingConfig(max(1, round(steps / math.ceil(parts[0][0].n / size))), size, 0, 0, 0.015)
     train(estimator, members, parts, plan, seeds_of(stream_seed(seed, 4), held))
     n_classes = estimator.n_targets_ if estimator.task_ == "classification" else 0
     return [_Network(member, dtype, n_classes) for member in members]

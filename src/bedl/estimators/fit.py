@@ -16,19 +16,19 @@ from bedl.estimators.inputs import Inputs
 from bedl.methods.registry import Training
 from bedl.training import Checkpoints, Constant, Cosine, EarlyStopping, Warmup, adam, fit, fit_replicas
 from bedl.training.callbacks import History, Schedule, read_history
-from bedl.training.correction import Correct, forget_correction
+from bedl.training.correction import Correct, reset_correction
 from bedl.training.data import Points, stream_seed
-from bedl.training.engines.stacked import is_known
+from bedl.training.engines.stacked import can_fuse
 
-__all__ = ["Recipe", "fit_together", "memory_of", "partial_train", "recipe", "seeds_of", "train"]
+__all__ = ["TrainingConfig", "fit_many", "memory_of", "partial_train", "resolve_config", "seeds_of", "train"]
 
 
 TABLE_RATE, IMAGE_RATE = 0.01, 0.001  # of Adam; with ten times as much, LeNet-5 has twice the errors
-SMALL = 64  # fewer points than that are trained on as one batch, without holding any out
+SMALL_TABLE = 64  # fewer points than that are trained on as one batch, without holding any out
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class TrainingConfig:
     """The numbers of a run.
 
     Attributes:
@@ -37,7 +37,7 @@ class Recipe:
         patience: epochs without improvement.
         held_out: how many points decide when to stop; 0: none.
         lr: learning rate of Adam, at its highest.
-        judges: how many points decide how bold probabilities are; 0: none.
+        n_calibration: how many points decide how bold probabilities are; 0: none.
     """
 
     epochs: int
@@ -45,10 +45,10 @@ class Recipe:
     patience: int
     held_out: int
     lr: float = 0.01
-    judges: int = 0
+    n_calibration: int = 0
 
 
-def recipe(
+def resolve_config(
     n: int,
     epochs: Any,
     batch_size: Any,
@@ -58,14 +58,14 @@ def recipe(
     learning_rate: Any = "auto",
     wanted: Training | None = None,
     table: bool = True,
-) -> Recipe:
+) -> TrainingConfig:
     """The numbers for n points, rows of a `table` or images: what the user says, what the method wants, else a rule.
 
     Example:
-        >>> recipe(20, "auto", "auto", "auto", True, 0.1)
-        Recipe(epochs=500, batch_size=20, patience=50, held_out=0, lr=0.01, judges=0)
-        >>> recipe(10_000, "auto", "auto", "auto", True, 0.1)
-        Recipe(epochs=70, batch_size=64, patience=10, held_out=1000, lr=0.01, judges=0)
+        >>> resolve_config(20, "auto", "auto", "auto", True, 0.1)
+        TrainingConfig(epochs=500, batch_size=20, patience=50, held_out=0, lr=0.01, n_calibration=0)
+        >>> resolve_config(10_000, "auto", "auto", "auto", True, 0.1)
+        TrainingConfig(epochs=70, batch_size=64, patience=10, held_out=1000, lr=0.01, n_calibration=0)
     """
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
         if value != "auto" and not (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1):
@@ -73,19 +73,19 @@ def recipe(
     if not isinstance(validation_fraction, Real) or not 0 < validation_fraction < 1:
         raise ValueError(f"validation_fraction must lie between 0 and 1, not {validation_fraction!r}")
     stops = early_stopping if early_stopping != "auto" else wanted is None or wanted.early_stopping
-    small = n <= SMALL
+    small = n <= SMALL_TABLE
     count = 0 if small or not stops else max(1, round(validation_fraction * n))
-    judges = 0 if wanted is None or not wanted.tempered else _judges(n)
-    size, times = _pace(n, n - count - judges, small, batch_size, epochs, wanted)
+    n_calibration = 0 if wanted is None or not wanted.tempered else _calibration_size(n)
+    size, times = _pace(n, n - count - n_calibration, small, batch_size, epochs, wanted)
     waits = max(10, times // 10) if patience == "auto" else patience
     usual = TABLE_RATE if table else IMAGE_RATE
     lr = float(learning_rate) if learning_rate != "auto" else usual if wanted is None else wanted.lr
-    return Recipe(times, size, int(waits), count, lr, judges)
+    return TrainingConfig(times, size, int(waits), count, lr, n_calibration)
 
 
-def _judges(n: int) -> int:
+def _calibration_size(n: int) -> int:
     """A twentieth of many points; of few as many as a temperature needs, but no more than a tenth."""
-    return 0 if n <= SMALL else max(min(n // 10, 200), min(n // 20, 5000))
+    return 0 if n <= SMALL_TABLE else max(min(n // 10, 200), min(n // 20, 5000))
 
 
 def _pace(n: int, kept: int, small: bool, batch_size: Any, epochs: Any, wanted: Training | None) -> tuple[int, int]:
@@ -107,16 +107,16 @@ def _pace(n: int, kept: int, small: bool, batch_size: Any, epochs: Any, wanted: 
 TrainAndHeldOut = tuple[Points, Points | None]
 _SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "warmup": Warmup(), "constant": Constant()}
 _MIXED: dict[str, Any] = {"precision": "bf16-mixed", "variance_products": "bfloat16"}
-_TOGETHER = 2**26  # numbers in X, up to which it may be held in memory once more
-_ALONE = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
-ROOM = 2**30  # bytes, in which networks are trained side by side
-COPIES = 6  # of a parameter: as stacked and as the network's own, its gradient, Adam's moments, a product
-PER_UNIT = 24  # numbers that are kept of a unit and a row: mean and variance, of copies too, forwards and back
-_HELD = 2**22  # numbers in X, beyond which one network alone reads it batch by batch
+_MAX_STACKED_NUMEL = 2**26  # numbers in X, up to which it may be held in memory once more
+_MIN_COMPILED_PARAMETERS = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
+MAX_REPLICA_BYTES = 2**30  # bytes, in which networks are trained side by side
+COPIES_PER_PARAMETER = 6  # of a parameter: as stacked and as the network's own, its gradient, Adam's moments, a product
+NUMEL_PER_UNIT = 24  # numbers that are kept of a unit and a row: mean and variance, of copies too, forwards and back
+_MAX_NUMEL_IN_MEMORY = 2**22  # numbers in X, beyond which one network alone reads it batch by batch
 
 
 def train(
-    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seeds: Sequence[int]
+    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: TrainingConfig, seeds: Sequence[int]
 ) -> list[dict]:
     """Train all members, in place.
 
@@ -171,28 +171,28 @@ def _together(estimator: Any, members: Sequence[Any], points: Points) -> bool:
     inputs = points.x
     if estimator.precision == "bf16-mixed":  # vectorised runs know one precision
         return False
-    small = isinstance(inputs, Inputs) and inputs.X.size <= _TOGETHER
+    small = isinstance(inputs, Inputs) and inputs.X.size <= _MAX_STACKED_NUMEL
     if not small or any(isinstance(module, _BatchNorm) for module in members[0].modules()):
         return False
     if len(members) > 1:
         return True
     # a small network by itself is a run of one replica: the same numbers, and less around them
     size = sum(parameter.numel() for parameter in members[0].parameters())
-    few = size <= _ALONE and inputs.X.size <= _HELD
-    return few and estimator.compile in (False, "auto") and inputs.noise is None and is_known(members[0])
+    few = size <= _MIN_COMPILED_PARAMETERS and inputs.X.size <= _MAX_NUMEL_IN_MEMORY
+    return few and estimator.compile in (False, "auto") and inputs.noise is None and can_fuse(members[0])
 
 
 def _in_groups(
-    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: Recipe, seeds: Sequence[int]
+    estimator: Any, members: Sequence[Any], parts: Sequence[TrainAndHeldOut], plan: TrainingConfig, seeds: Sequence[int]
 ) -> list[dict]:
     """As many members at a time as there is room for, which follows from the networks alone: not from the machine."""
-    size = max(1, ROOM // memory_of(members[0], plan.batch_size, parts[0][0].x.X.shape[1:]))
+    size = max(1, MAX_REPLICA_BYTES // memory_of(members[0], plan.batch_size, parts[0][0].x.X.shape[1:]))
     if size >= len(members):
-        return _as_one(estimator, members, parts, plan, seeds)
+        return _fit_vectorised(estimator, members, parts, plan, seeds)
     rows = []
     for first in range(0, len(members), size):
         some = slice(first, first + size)
-        found = _as_one(estimator, members[some], parts[some], plan, seeds[some], f"from-{first}")
+        found = _fit_vectorised(estimator, members[some], parts[some], plan, seeds[some], f"from-{first}")
         rows += [{**row, "member": row["member"] + first} for row in found]
     return rows
 
@@ -208,15 +208,15 @@ def memory_of(member: nn.Module, batch_size: int, input_shape: tuple[int, ...]) 
     parameters = [p for p in member.parameters() if p.requires_grad]
     places = math.prod(input_shape[1:])  # of an image, at which each channel has a number
     kept = sum(p.shape[0] * (places if p.dim() > 2 else 1) for p in parameters if p.dim() > 1)
-    numbers = COPIES * sum(p.numel() for p in parameters) + PER_UNIT * batch_size * kept
+    numbers = COPIES_PER_PARAMETER * sum(p.numel() for p in parameters) + NUMEL_PER_UNIT * batch_size * kept
     return numbers * max((p.element_size() for p in parameters), default=4)
 
 
-def _as_one(
+def _fit_vectorised(
     estimator: Any,
     members: Sequence[Any],
     parts: Sequence[TrainAndHeldOut],
-    plan: Recipe,
+    plan: TrainingConfig,
     seeds: Sequence[int],
     group: str = "together",
 ) -> list[dict]:
@@ -269,12 +269,12 @@ def _place(estimator: Any, part: str) -> Checkpoints | None:
 
 
 def partial_train(
-    estimator: Any, members: Sequence[Any], points: Points, plan: Recipe, optimizers: Sequence[Any], seed: int
+    estimator: Any, members: Sequence[Any], points: Points, plan: TrainingConfig, optimizers: Sequence[Any], seed: int
 ) -> list[Any]:
     """Each member sees the points once. Returns the optimisers, whose memory the next call goes on with."""
     kept: list[Any] = []
     for number, (member, before) in enumerate(zip(members, optimizers, strict=True)):
-        forget_correction(member, "auto")  # of the weights as an earlier `fit` left them
+        reset_correction(member, "auto")  # of the weights as an earlier `fit` left them
 
         def make(parameters: Any, before: Any = before) -> Any:
             optimizer = adam(plan.lr)(parameters) if before is None else before
@@ -299,7 +299,7 @@ def partial_train(
 # Several estimators, each on a table of its own, fitted as one vectorised run: splits of a data set, seeds.
 
 
-def fit_together(estimators: Sequence[Any], tables: Sequence[tuple[Any, Any]]) -> None:
+def fit_many(estimators: Sequence[Any], tables: Sequence[tuple[Any, Any]]) -> None:
     """Fit estimators that differ in their `random_state` alone, each on its own (X, y), in place.
 
     A small network keeps no processor busy; twenty at once take little longer than one. Each ends up where its own
@@ -316,15 +316,15 @@ def fit_together(estimators: Sequence[Any], tables: Sequence[tuple[Any, Any]]) -
         >>> from bedl import BEDLRegressor
         >>> X = np.linspace(-1, 1, 60)[:, None]
         >>> models = [BEDLRegressor(method="bedl", epochs=2, random_state=seed, device="cpu") for seed in (0, 1)]
-        >>> fit_together(models, [(X, 2 * X[:, 0]), (X, -X[:, 0])])
+        >>> fit_many(models, [(X, 2 * X[:, 0]), (X, -X[:, 0])])
         >>> [model.predict(X).shape for model in models]
         [(60,), (60,)]
     """
     if len(estimators) != len(tables) or not estimators:
-        raise ValueError(f"fit_together takes a table for each estimator, not {len(tables)} for {len(estimators)}")
+        raise ValueError(f"fit_many takes a table for each estimator, not {len(tables)} for {len(estimators)}")
     if len({_settings(estimator) for estimator in estimators}) > 1:
-        raise ValueError("fit_together takes estimators that differ in their random_state alone")
-    begun = [_begun(estimator, *table) for estimator, table in zip(estimators, tables, strict=True)]
+        raise ValueError("fit_many takes estimators that differ in their random_state alone")
+    begun = [_prepared(estimator, *table) for estimator, table in zip(estimators, tables, strict=True)]
     first = estimators[0]
     if any(one is None or one[1] != begun[0][1] for one in begun) or first.warm_start or first.checkpoint is not None:
         for estimator, (x, y) in zip(estimators, tables, strict=True):
@@ -346,14 +346,14 @@ def _settings(estimator: Any) -> str:
     return repr([type(estimator), sorted((name, repr(v)) for name, v in given.items() if name != "random_state")])
 
 
-def _begun(estimator: Any, x: Any, y: Any) -> Any:
+def _prepared(estimator: Any, x: Any, y: Any) -> Any:
     """What `fit` does before the steps: (parts, recipe, seeds); None where there are no steps to take together."""
     table, seed = estimator._check(x, y, None, None, reset=True), estimator._seed()
     estimator._build(table, seed, steps=False)
-    if estimator._members()[0].learns != "by steps" or estimator.method_.folds:
+    if estimator._members()[0].fit_mode != "gradient" or estimator.method_.folds:
         return None
     plan = estimator._plan(len(table.X))
-    if plan.judges:
+    if plan.n_calibration:
         return None
     estimator._optimizers, estimator.n_seen_ = [], table.size
     points = estimator._points(table)

@@ -45,8 +45,8 @@ __all__ = [
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
 OUTPUTS = 2**22  # numbers that are predicted together
-RELATIVE = 0.1  # a mean weight below which weights are taken for shares
-ALIKE = 1e-4  # spread over size, below which single precision has only some hundred values for a column
+MAX_MEAN_SHARE = 0.1  # a mean weight below which weights are taken for shares
+MIN_RELATIVE_SPREAD = 1e-4  # spread over size, below which single precision has only some hundred values for a column
 
 
 @dataclasses.dataclass
@@ -113,7 +113,7 @@ def slices(X: np.ndarray, outputs: int = 1) -> Iterator[slice]:
 def warn_of_small(weight: np.ndarray) -> None:
     """Say so where weights look like shares: rows that count for little leave much unknown. weight: shape (n,)"""
     counted = int(np.count_nonzero(weight))
-    if weight.sum() < RELATIVE * counted:
+    if weight.sum() < MAX_MEAN_SHARE * counted:
         warnings.warn(
             f"sample_weight adds up to {weight.sum():.3g} for {counted} rows. A row of weight 1 counts as one row, so "
             "predictions will be as unsure as of so few rows; divide relative weights by their mean",
@@ -152,7 +152,7 @@ def check_image_shape(image_shape: Any, point: tuple[int, ...]) -> None:
 def check_targets(task: str, y: np.ndarray) -> None:
     """Refuse targets that are none of this task. y: shape (n, D)"""
     for column in y.T:
-        fault = tasks.get(task).fault(column)
+        fault = tasks.get(task).validation_error(column)
         if fault is not None:
             raise ValueError(f"y, row {fault[0]}: {fault[1]}")
 
@@ -224,7 +224,7 @@ def blurred_in_float32(X: np.ndarray) -> bool:
         (False, True)
     """
     mean, std = column_moments(X, None)
-    return bool(((std < ALIKE * np.abs(mean)) & (X.max(0) > X.min(0))).any())
+    return bool(((std < MIN_RELATIVE_SPREAD * np.abs(mean)) & (X.max(0) > X.min(0))).any())
 
 
 def cut_in_folds(n: int, folds: int, seed: int, classes: np.ndarray | None = None) -> np.ndarray:
@@ -281,7 +281,7 @@ def values_of(predictions: list[Any]) -> Any:
 # Tables that hold more than numbers: text, dates and missing values, as estimators are given them.
 
 
-MOST = 2**29  # numbers of a sparse X that are written out, 4 GB
+MAX_DENSE_NUMEL = 2**29  # numbers of a sparse X that are written out, 4 GB
 
 
 def dense(X: Any) -> Any:
@@ -294,7 +294,7 @@ def dense(X: Any) -> Any:
     """
     if not issparse(X):
         return X
-    if math.prod(X.shape) > MOST:
+    if math.prod(X.shape) > MAX_DENSE_NUMEL:
         raise ValueError(
             f"X is sparse, of shape {X.shape}; with its zeros written out, as networks need it, it would take "
             f"{8 * math.prod(X.shape) / 2**30:.0f} GB. Reduce its columns first, such as by "

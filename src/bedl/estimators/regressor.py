@@ -16,7 +16,7 @@ from bedl.estimators._sklearn import (
     check_is_fitted,
     validate_data,
 )
-from bedl.estimators.acquisition import MOST_ROWS, candidates, most_telling, rest_of
+from bedl.estimators.acquisition import MAX_ROWS, candidates, most_telling, rest_of
 from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
 from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
 from bedl.estimators.inputs import check_targets, column_moments
@@ -281,7 +281,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         rows, matter = candidates(unknown)
         with torch.no_grad():
             places = place(self._inputs(X).fetch_rows(rows).to(device_of(self.method_))).double().cpu()
-        found = rows[most_telling(unknown[rows], float(noise.mean()), places.numpy(), min(int(n), MOST_ROWS), matter)]
+        found = rows[most_telling(unknown[rows], float(noise.mean()), places.numpy(), min(int(n), MAX_ROWS), matter)]
         return np.concatenate([found, rest_of(unknown, found)[: n - len(found)]])
 
     # -- for the base class -----------------------------------------------------------------------

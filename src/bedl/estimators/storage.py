@@ -1,4 +1,4 @@
-"""What the description in a file claims, compared with the weights beside it before anything of that size is made."""
+"""What the description in a file says, compared with the weights beside it before anything of that size is made."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from bedl._utils.errors import BEDLError, ModelFileError
-from bedl._utils.io import in_order, refuse_unwritable, write_atomically
+from bedl._utils.io import check_writable, in_order, write_atomically
 from bedl.objectives import PAC, HyperPrior, Sum
 from bedl.training.checkpoint import checksum
 
-__all__ = ["ModelFileError", "SCHEMA", "check_claims", "load", "save"]
+__all__ = ["ModelFileError", "SCHEMA", "check_sizes", "load", "save"]
 
 
 HARMLESS = 10**6  # numbers; a network of so few costs nothing, whatever the file holds
@@ -33,7 +33,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def check_claims(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+def check_sizes(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     """A TypeError or ValueError unless the description is one, and of a network that the weights could be of.
 
     Args:
@@ -45,9 +45,9 @@ def check_claims(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> N
         ...         "input_shape": [4], "n_features_in": 4, "feature_names_in": None, "target_names": None,
         ...         "dtype": "float32", "n_seen": 10, "built": {"method": "bedl", "options": {"dict": {}}},
         ...         "task": "regression"}
-        >>> check_claims(says, {"weight": torch.zeros(50, 4)})
+        >>> check_sizes(says, {"weight": torch.zeros(50, 4)})
         Traceback (most recent call last):
-        ValueError: it claims a network of 400100000 weights, and holds 200 numbers
+        ValueError: it describes a network of 400100000 weights, and holds 200 numbers
     """
     for name, kinds in _TYPES.items():
         if not isinstance(content[name], kinds) or isinstance(content[name], bool):
@@ -75,9 +75,9 @@ def check_claims(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> N
     own = content["params"].get("net") is None
     claimed = ensemble * sum(a * b for a, b in pairwise([math.prod(shape), *hidden, 1])) if own else shape[0]
     if claimed > max(held, HARMLESS):
-        raise ValueError(f"it claims a network of {claimed} weights, and holds {held} numbers")
+        raise ValueError(f"it describes a network of {claimed} weights, and holds {held} numbers")
     if ensemble > max(len(weights), 1):
-        raise ValueError(f"it claims {ensemble} networks, and holds {len(weights)} tensors")
+        raise ValueError(f"it describes {ensemble} networks, and holds {len(weights)} tensors")
 
 
 # Fitted estimators as one safetensors file: weights as tensors, the rest as JSON in its header. Nothing is pickled.
@@ -87,7 +87,7 @@ def check_claims(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> N
 
 FORMAT = "bedl.estimators"
 SCHEMA = 4
-SEALED = 3  # from this version of the format on there is a checksum
+CHECKSUM_SINCE_SCHEMA = 3  # from this version of the format on there is a checksum
 _OBJECTIVES = {"PAC": PAC, "HyperPrior": HyperPrior}
 _LEFT_OUT = (
     "callbacks",
@@ -103,7 +103,7 @@ _LEFT_OUT = (
 def save(estimator: Any, path: Path, overwrite: bool) -> Path:
     """Write an estimator, all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    refuse_unwritable(path, overwrite)
+    check_writable(path, overwrite)
     params = {key: value for key, value in estimator.get_params(deep=False).items() if key not in _LEFT_OUT}
     names = getattr(estimator, "feature_names_in_", None)
     content = {
@@ -175,7 +175,7 @@ def restore(path: Path, kind: type | None, given: dict[str, Any], sha256: str | 
     content, tensors = _read(path, sha256)
     try:
         content = _as_now(content)
-        check_claims(content, tensors)
+        check_sizes(content, tensors)
         known = content["params"]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise _damaged(path, error) from None
@@ -243,7 +243,7 @@ def _read(path: Path, sha256: str | None) -> tuple[dict[str, Any], dict[str, Ten
         _check_header(header, path)
         text = header["model"]
         # A flipped bit may hit the name of the checksum, or the version that asks for one, but not both.
-        sealed = "sha256" in header or int(header["schema"]) >= SEALED
+        sealed = "sha256" in header or int(header["schema"]) >= CHECKSUM_SINCE_SCHEMA
         if sealed and header.get("sha256") != checksum(tensors, text):
             raise ModelFileError(f"the contents of {path} do not match their checksum; save the model again")
         return json.loads(text), tensors

@@ -72,14 +72,14 @@ class Head(nn.Module):
         """
         raise BEDLError(f"{type(self).__name__} does not say how much it knows: write its log_ignorance(f)")
 
-    def unevenness(self, f: Moments | Tensor) -> Tensor:
+    def kl_from_uniform(self, f: Moments | Tensor) -> Tensor:
         """KL(u ‖ p) of the prediction p from u, which has all targets equally likely: at most linear in f.
 
         f shape: (*batch, n_outputs) -> (*batch)
         """
         raise BEDLError(f"{type(self).__name__} has no targets that could be equally likely; that is for classes")
 
-    def divergence_of_spread(self, f: Moments | Tensor) -> Tensor:
+    def kl_centred(self, f: Moments | Tensor) -> Tensor:
         """Divergence from knowing nothing, whatever the expected target: `kl`, unless a head can leave the mean out.
 
         f shape: (*batch, n_outputs) -> (*batch)
@@ -108,7 +108,7 @@ class Head(nn.Module):
         """Targets that have as many dimensions as the outputs, with those of a point along the last one."""
         return y.movedim(self.dim, -1) if self.dim != -1 and y.ndim == n_dims else y
 
-    def doubts(self, y: Tensor) -> str | None:
+    def scaling_warning(self, y: Tensor) -> str | None:
         """A sentence on targets that the head can hardly learn as they are, and what to do; None if there is nothing.
 
         y shape: as targets
@@ -322,8 +322,8 @@ class Sampled(Head):
     def targets_last(self, y: Tensor, n_dims: int) -> Tensor:
         return self.head.targets_last(y, n_dims)
 
-    def doubts(self, y: Tensor) -> str | None:
-        return self.head.doubts(y)
+    def scaling_warning(self, y: Tensor) -> str | None:
+        return self.head.scaling_warning(y)
 
     def prepare(self, y: Tensor) -> None:
         self.head.prepare(y)

@@ -31,7 +31,7 @@ __all__ = ["Beta", "BetaPredictive"]
 
 
 UNKNOWN = -1  # in place of a label that nobody knows
-TOGETHER = 2**12  # labels that are computed at a time: each takes some thousand numbers
+LABELS_PER_CHUNK = 2**12  # labels that are computed at a time: each takes some thousand numbers
 NODES, REACH = 40, 5.5  # of the rule for the labels' own noise: for each output, and in stds
 
 
@@ -188,9 +188,9 @@ def _noise(m: Tensor, v: Tensor) -> Tensor:
 
 def _some_at_a_time(rule: Callable[..., tuple[Tensor, ...]], m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """A rule for labels by themselves, applied to so many at a time that memory stays small. shapes: (*batch, L, 2)"""
-    if torch.compiler.is_compiling() or not can_look(m) or m.numel() <= 2 * TOGETHER:
+    if torch.compiler.is_compiling() or not can_look(m) or m.numel() <= 2 * LABELS_PER_CHUNK:
         return rule(m, v)
-    pairs = zip(m.reshape(-1, 2).split(TOGETHER), v.reshape(-1, 2).split(TOGETHER), strict=True)
+    pairs = zip(m.reshape(-1, 2).split(LABELS_PER_CHUNK), v.reshape(-1, 2).split(LABELS_PER_CHUNK), strict=True)
     parts = zip(*(rule(*pair) for pair in pairs), strict=True)
     return tuple(torch.cat(part).reshape(m.shape[:-1]) for part in parts)
 

@@ -30,8 +30,8 @@ __all__ = ["Dirichlet"]
 
 
 # Numbers in an intermediate result: on CPUs so few that they stay in the cache, elsewhere so many that calls are few.
-LARGEST_ON_CPU = 2**17
-LARGEST = 2**24
+MAX_NUMEL_ON_CPU = 2**17
+MAX_NUMEL = 2**24
 
 
 @serves("classification")
@@ -168,13 +168,13 @@ class Dirichlet(Head):
         m, _ = self.check_outputs(f)
         return -torch.logsumexp(m, -1, keepdim=True)
 
-    def unevenness(self, f: Moments | Tensor) -> Tensor:
+    def kl_from_uniform(self, f: Moments | Tensor) -> Tensor:
         """KL(1/C ‖ p) of the expected class probabilities. f shape: (*batch, C) -> (*batch)"""
         return -self.log_probabilities(f).mean(-1) - math.log(self.n_classes)
 
     def _in_chunks(self, rule: Callable[..., Any], *inputs: Tensor) -> Any:
         """A rule applied to so many points at a time that intermediates stay small; a few dozen at least."""
-        largest = LARGEST_ON_CPU if inputs[0].device.type == "cpu" else LARGEST
+        largest = MAX_NUMEL_ON_CPU if inputs[0].device.type == "cpu" else MAX_NUMEL
         rows, batch = max(32, largest // (32 * self.n_classes)), inputs[0].shape[:-1]
         if torch.compiler.is_compiling() or len(batch) == 0 or batch.numel() <= rows:
             return rule(*inputs, self.nodes, self.components)

@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 
-LARGEST_LOG_SHAPE = 20.0
+MAX_LOG_SHAPE = 20.0
 OUTER = 41  # nodes for f2
 INNER, REACH, GROWTH = 35, 6.0, 0.3  # nodes for f1
 ZOOMS, GRID = 5, 17  # of the search for what matters in f2
 DEPTH, SIDES = 18.0, 6.0  # what is exp(-18) of the largest value does not matter: it lies six standard deviations away
 STEPS, FEWER = 8, 4  # of Newton's method for f1; fewer where its mode is needed roughly
-TOGETHER = 2**11  # counts that are computed at a time: each takes some thousand numbers
+COUNTS_PER_CHUNK = 2**11  # counts that are computed at a time: each takes some thousand numbers
 LOWEST = -25.0  # below this f2 the shape is its floor
 
 
@@ -80,7 +80,7 @@ def log_mean(f: Tensor, knee: Tensor) -> Tensor:
 
 def log_shape(f: Tensor) -> Tensor:
     """log k. shape: (*shape)"""
-    return torch.logaddexp(f, f.new_tensor(LOG_FLOOR)).clamp(max=LARGEST_LOG_SHAPE)
+    return torch.logaddexp(f, f.new_tensor(LOG_FLOOR)).clamp(max=MAX_LOG_SHAPE)
 
 
 def log_pmf(y: Tensor, log_mu: Tensor, log_k: Tensor) -> Tensor:
@@ -137,8 +137,8 @@ def expected_shape_terms(m: Tensor, v: Tensor) -> Tensor:
 # -- likelihood --------------------------------------------------------------------------------------
 def log_expected_pmf(y: Tensor, outputs: Outputs) -> Tensor:
     """log E P(y | f), in float64 inside. shapes: (*shape) -> (*shape)"""
-    if can_look(y) and y.numel() > TOGETHER:
-        parts = zip(*(x.reshape(-1).split(TOGETHER) for x in (y, *outputs)), strict=True)
+    if can_look(y) and y.numel() > COUNTS_PER_CHUNK:
+        parts = zip(*(x.reshape(-1).split(COUNTS_PER_CHUNK) for x in (y, *outputs)), strict=True)
         return torch.cat([_log_expected_pmf(first, Outputs(*rest)) for first, *rest in parts]).reshape(y.shape)
     return _log_expected_pmf(y, outputs)
 

@@ -17,7 +17,7 @@ from bedl.moments.numerics import normal_log_density
 __all__ = ["Normal"]
 
 
-MOST_EVIDENCE, MOST_NOISE = math.log(2.0), math.log(10.0)  # log variances, of targets whose variance is 1
+MAX_LOG_EVIDENCE, MAX_LOG_NOISE = math.log(2.0), math.log(10.0)  # log variances, of targets whose variance is 1
 SIGNAL = (0.02, 1.0)  # between which shares of the target's variance is explained
 FAR, TOO_FLAT = 30.0, 0.5  # mean or std of targets that are hardly reached; std, in smallest noises, that hides in it
 KNEE = 20.0  # exp goes on as a straight line from here: exp(20) is absurd as a variance of standardised targets
@@ -107,13 +107,13 @@ class Normal(Head):
         )
         return f"n_targets={self.n_targets}, beta={self.log_beta.exp().item():.4g}{learned}"
 
-    def doubts(self, y: Tensor) -> str | None:
+    def scaling_warning(self, y: Tensor) -> str | None:
         """Whether the targets are far from mean 0 and variance 1, which the head takes them to have.
 
         y shape: (n, D) or (n,)
 
         Example:
-            >>> print(Normal(1).doubts(torch.tensor([1e5, 2e5, 3e5])))
+            >>> print(Normal(1).scaling_warning(torch.tensor([1e5, 2e5, 3e5])))
             the targets have mean 2e+05 and standard deviation 8.16e+04, and Normal expects about 0 and 1: they may
             never be reached. Train on (y - y.mean()) / y.std() and take predictions back with prediction.rescale(mean,
             std); bedl.BEDLRegressor does both
@@ -142,7 +142,7 @@ class Normal(Head):
         """The prediction. f shape: (*batch, n_outputs)"""
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             m, v = self.check_outputs(f)
-            if m.dim() == 2 and m.is_contiguous() and v.is_contiguous() and _kernels.suits(m, v):
+            if m.dim() == 2 and m.is_contiguous() and v.is_contiguous() and _kernels.supported(m, v):
                 how = self.n_targets, self.noise == "learned", self.log_beta.item()
                 return NormalPredictive(*_kernels.normal_parts(m, v, *how))
         m1, v1, log_evidence, log_noise = self._split(f)
@@ -188,7 +188,7 @@ class Normal(Head):
         signal = m1.detach().flatten(0, -2).var(0, correction=0).clamp(*SIGNAL)
         return _log_sum(v1, log_evidence) - signal.log()
 
-    def divergence_of_spread(self, f: Moments | Tensor) -> Tensor:
+    def kl_centred(self, f: Moments | Tensor) -> Tensor:
         """KL(N(0, v1 + exp(m2 + v2/2)) || N(0, 1/a)), summed over the targets. shape: (*batch)"""
         _, v1, log_evidence, _ = self._split(f)
         zero = torch.zeros_like(v1)
@@ -216,8 +216,8 @@ class Normal(Head):
         m1, v1 = m[..., : self.n_targets], v[..., : self.n_targets]
         if self.noise == "fixed":
             return m1, v1, logs[0], (-self.log_beta).to(m1.dtype).expand(m1.shape)
-        log_noise = torch.logaddexp(_at_most(logs[1], MOST_NOISE), -self.log_beta)
-        return m1, v1, _at_most(logs[0], MOST_EVIDENCE), log_noise
+        log_noise = torch.logaddexp(_at_most(logs[1], MAX_LOG_NOISE), -self.log_beta)
+        return m1, v1, _at_most(logs[0], MAX_LOG_EVIDENCE), log_noise
 
     def _normal_kl(self, mean: Tensor, variance: Tensor, log_variance: Tensor) -> Tensor:
         a = self.prior_precision

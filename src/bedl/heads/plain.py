@@ -103,7 +103,7 @@ def _without_evidence(log_p: Tensor, data: Tensor, spread: Tensor) -> Categorica
 # Regression without evidence: the outputs are the mean of the target and, if it varies, the logarithm of its noise.
 
 
-LEAST_NOISE, MOST_NOISE = 1e-6, 10.0  # variances, of targets whose variance is 1
+MIN_NOISE, MAX_NOISE = 1e-6, 10.0  # variances, of targets whose variance is 1
 
 
 class MeanVariance(Head):
@@ -143,15 +143,15 @@ class MeanVariance(Head):
         noise: Literal["varying", "shared", "fixed"] = "varying",
         precision: float = 1.0,
         dim: int = -1,
-        least_noise: float = LEAST_NOISE,
+        least_noise: float = MIN_NOISE,
     ):
         super().__init__()
         if noise not in ("varying", "shared", "fixed"):
             raise ValueError(f'MeanVariance: noise must be "varying", "shared" or "fixed", not {noise!r}')
         if n_targets < 1 or not 0 < precision < math.inf:
             raise ValueError(f"MeanVariance: needs a target and a positive precision, not {n_targets} and {precision}")
-        if not 0 < least_noise < MOST_NOISE:
-            raise ValueError(f"MeanVariance: least_noise must lie between 0 and {MOST_NOISE:g}, not {least_noise}")
+        if not 0 < least_noise < MAX_NOISE:
+            raise ValueError(f"MeanVariance: least_noise must lie between 0 and {MAX_NOISE:g}, not {least_noise}")
         self.n_targets, self.noise, self.dim, self.least_noise = n_targets, noise, dim, least_noise
         log_precision = torch.full((n_targets,), math.log(precision))
         if noise == "shared":
@@ -191,7 +191,7 @@ class MeanVariance(Head):
         if self.noise != "varying":
             return m1, v1, (-self.log_precision).to(m1.dtype).expand(m1.shape)
         raw = m[..., self.n_targets :] + 0.5 * v[..., self.n_targets :]
-        bounded = math.log(MOST_NOISE) - F.softplus(math.log(MOST_NOISE) - raw)
+        bounded = math.log(MAX_NOISE) - F.softplus(math.log(MAX_NOISE) - raw)
         return m1, v1, torch.logaddexp(bounded, bounded.new_tensor(math.log(self.least_noise)))
 
     def extra_repr(self) -> str:
@@ -232,7 +232,7 @@ class ExpectedMeanVariance(MeanVariance):
         if self.noise != "varying":
             return super().split(f)
         m, v = self.check_outputs(f)
-        log_noise = (m + 0.5 * v)[..., self.n_targets :].clamp(math.log(self.least_noise), math.log(MOST_NOISE))
+        log_noise = (m + 0.5 * v)[..., self.n_targets :].clamp(math.log(self.least_noise), math.log(MAX_NOISE))
         return m[..., : self.n_targets], v[..., : self.n_targets], log_noise
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl.moments import Moments
-from bedl.nn import refuse_frozen
+from bedl.nn import check_not_cached
 from bedl.objectives import Batch
 
 if TYPE_CHECKING:
@@ -21,22 +21,21 @@ if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
     from bedl.objectives import Sum
 
-__all__ = ["Learning", "Method"]
+__all__ = ["FitMode", "Method"]
 
 
-Learning = Literal["by steps", "by itself", "in its members"]
+FitMode = Literal["gradient", "direct", "members"]
 
 
 class Method(nn.Module):
     """Base of the methods: `forward` predicts, and the method learns in the way it defines.
 
-    - **by steps** on `loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that mean, weights and
-      padding considered. A loss that is a *function* of means, such as a root, is written as `statistics(batch)`, the
-      means, and `combine(statistics, n_train)`, the function: so it is exact over several processes and accumulated
-      batches, too.
-    - **by itself**, with `fit(x, y)`, where there are no gradient steps; with `fit(x, y, weight)`, if points may count
-      differently.
-    - **in its members**, which learn independently of each other.
+    - **"gradient"**: by steps on `loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that mean,
+      weights and padding considered. A loss that is a *function* of means, such as a root, is written as
+      `statistics(batch)`, the means, and `combine(statistics, n_train)`, the function: so it is exact over several
+      processes and accumulated batches, too.
+    - **"direct"**: all at once, with `fit(x, y)`; with `fit(x, y, weight)`, if points may count differently.
+    - **"members"**: in its members, which learn independently of each other.
 
     Everything else has a default.
 
@@ -54,21 +53,21 @@ class Method(nn.Module):
         ...     def loss(self, batch):
         ...         return -batch.mean(self(batch.x).log_prob(batch.y))
         >>> method = MeanAndVariance(nn.Linear(3, 2))
-        >>> method.learns, method.additive, method.predict(torch.zeros(5, 3)).mean.shape
-        ('by steps', True, torch.Size([5, 1]))
+        >>> method.fit_mode, method.additive, method.predict(torch.zeros(5, 3)).mean.shape
+        ('gradient', True, torch.Size([5, 1]))
     """
 
-    learns: ClassVar[Learning | None] = None
-    paced: ClassVar[bool] = False  # whether the loss changes in the course of training and asks for `batch.epoch`
+    fit_mode: ClassVar[FitMode | None] = None
+    uses_epoch: ClassVar[bool] = False  # whether the loss changes in the course of training and asks for `batch.epoch`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        own: dict[Learning, bool] = {
-            "in its members": cls.members is not Method.members,
-            "by itself": cls.fit is not Method.fit,
-            "by steps": cls.loss is not Method.loss or cls.statistics is not Method.statistics,
+        own: dict[FitMode, bool] = {
+            "members": cls.members is not Method.members,
+            "direct": cls.fit is not Method.fit,
+            "gradient": cls.loss is not Method.loss or cls.statistics is not Method.statistics,
         }
-        cls.learns = next((way for way, is_own in own.items() if is_own), None)
+        cls.fit_mode = next((way for way, is_own in own.items() if is_own), None)
 
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
@@ -96,10 +95,10 @@ class Method(nn.Module):
     # -- learning by steps ------------------------------------------------------------------------
     def loss(self, batch: Batch) -> Tensor:
         """What is to be minimised, of a batch by itself. shape: ()"""
-        if self.learns != "by steps":
-            raise TypeError(f"{type(self).__name__} takes no gradient steps: it learns {self.learns}")
+        if self.fit_mode != "gradient":
+            raise TypeError(f"{type(self).__name__} takes no gradient steps: its fit_mode is {self.fit_mode!r}")
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            refuse_frozen(self, "loss, with gradients")
+            check_not_cached(self, "loss, with gradients")
         return self.combine(self.statistics(self.prepare(batch)), batch.n_train)
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
@@ -107,7 +106,7 @@ class Method(nn.Module):
         return batch
 
     @property
-    def prepares_many(self) -> bool:
+    def prepares_batched(self) -> bool:
         """Whether `prepare` also takes the batches of many such methods at once, stacked along a dimension in front."""
         return False
 
@@ -134,21 +133,23 @@ class Method(nn.Module):
         """Network, head and objective, where the loss is that objective of those two; None: where it is not."""
         return None
 
-    def conclude(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
+    def on_fit_end(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
         """Called once when the steps have been taken, without gradients, with the points of the training set in parts,
         and those of the validation set, if there is one: for what follows from the trained network in closed form, such
         as a posterior of its last layer.
         """
 
     @property
-    def concludes(self) -> bool:
+    def has_fit_end(self) -> bool:
         """Whether there is something to conclude: such a method learns from all points at once."""
-        return type(self).conclude is not Method.conclude
+        return type(self).on_fit_end is not Method.on_fit_end
 
     # -- learning otherwise -----------------------------------------------------------------------
     def fit(self, x: Tensor, y: Tensor) -> Any:
         """Learn from all points at once. x: shape (n, *input); y: shape (n,) or (n, D)"""
-        raise TypeError(f"{type(self).__name__} learns {self.learns}: train it with bedl.fit(method, (x, y), …)")
+        raise TypeError(
+            f"{type(self).__name__} has fit_mode {self.fit_mode!r}: train it with bedl.fit(method, (x, y), …)"
+        )
 
     @property
     def takes_weights(self) -> bool:

@@ -93,8 +93,8 @@ class BEDL(Method):
         return self.objective.prepare(batch, generator)
 
     @property
-    def prepares_many(self) -> bool:
-        return self.augment is None and self.objective.prepares_many
+    def prepares_batched(self) -> bool:
+        return self.augment is None and self.objective.prepares_batched
 
     @property
     def parts(self) -> tuple[nn.Module, Head, Sum] | None:

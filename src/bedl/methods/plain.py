@@ -28,7 +28,7 @@ from bedl.objectives import Batch
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = ["BOTH", "Deterministic", "TOGETHER", "check_samples", "mixture_of_draws", "plain_head"]
+__all__ = ["BOTH", "Deterministic", "DRAWS_PER_PASS", "check_samples", "mixture_of_draws", "plain_head"]
 
 
 BOTH = ("regression", "classification")
@@ -79,7 +79,9 @@ def deterministic(problem: Problem) -> Deterministic:
 # Predictions by sampling: several draws of a network, each the same function for all points, as an equal mixture.
 
 
-TOGETHER = 10  # draws in one pass; a fixed number, so that what is drawn does not depend on how many points there are
+DRAWS_PER_PASS = (
+    10  # draws in one pass; a fixed number, so that what is drawn does not depend on how many points there are
+)
 _LOCK = threading.Lock()  # draws are held by the layers while they are used
 
 
@@ -114,5 +116,5 @@ def mixture_of_draws(predict: Callable[[], Predictive], samples: int, seed: int,
 
     # vmap's convolutions do not know autocast: they would meet weights of another precision
     with _LOCK, seeded(device, seed), torch.autocast(device.type, enabled=False):
-        draws = vmap(one, randomness="different", chunk_size=TOGETHER)(torch.empty(samples, device=device))
+        draws = vmap(one, randomness="different", chunk_size=DRAWS_PER_PASS)(torch.empty(samples, device=device))
     return draws.mixed()

@@ -19,9 +19,9 @@ from bedl.heads import Head, Sampled, head_of
 from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.networks import draw_weights, gaussian_network, hidden_layers
-from bedl.methods.registry import Problem, Training, register, register_choice
+from bedl.methods.registry import Problem, Training, register, register_alias
 from bedl.nn import GaussianLayer
-from bedl.nn.tabular import Columns, WithShortcut
+from bedl.nn.tabular import PeriodicEmbedding, SkipLinear
 from bedl.objectives import PAC, HyperPrior, Known, Objective, Sum, Unknown, Unsure, WeightPrior
 from bedl.objectives.ood_samples import IMAGE, Perturbation, around_and_beyond, as_images, jittered, mirrored
 
@@ -44,7 +44,7 @@ def _image_training(n: int) -> Training:
     """Six epochs of many images, more of few, without early stopping; some are held out to decide how bold it may be.
 
     As trained it is too cautious: images that are jittered are harder than those that it will see, and some copies are
-    data. Temperatures mend both (docs/results.md).
+    data. Temperatures correct both (docs/results.md).
     """
     epochs = max(6, round(12 * (10_000 / n) ** 0.5))
     small = n < 3000
@@ -92,7 +92,7 @@ def _in_turn(kinds: Sequence[Perturbation]) -> Perturbation:
 # BEDL by name: the paper's three, and the default.
 
 
-@register_choice("auto", "the recipe that bedl stands behind")
+@register_alias("auto", "the recipe that bedl stands behind")
 def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
     """Classes of images have a recipe of their own. Tables of numbers: a fold ensemble, which is safe on small tables
     and knows what it has not seen. One network that has to learn by steps is asked for evidence too, and stopped early,
@@ -211,7 +211,7 @@ def evidence(
     head = head_of(problem.task, problem.n_targets, **options)
     table = problem.net is None and len(problem.input_shape) == 1 and problem.image_shape is None
     embedding = embedding if problem.input_shape[0] <= MANY_COLUMNS else 0
-    columns = Columns(problem.input_shape[0], size=embedding, frequency=frequency) if table else None
+    columns = PeriodicEmbedding(problem.input_shape[0], size=embedding, frequency=frequency) if table else None
     net = gaussian_network(problem, head.n_outputs) if columns is None else _behind(columns, problem, head.n_outputs)
     share = HALF if table else 1.0
     if weight_prior is None:
@@ -225,7 +225,7 @@ def _copies(problem: Problem) -> Perturbation | None:
     return around_and_beyond if len(problem.input_shape) == 1 else None  # None: what is to be done is said later
 
 
-def _behind(columns: Columns, problem: Problem, n_outputs: int) -> nn.Sequential:
+def _behind(columns: PeriodicEmbedding, problem: Problem, n_outputs: int) -> nn.Sequential:
     """The network behind the columns of a table, which starts with little unknown and some noise."""
     body = hidden_layers(problem, columns.n_outputs, n_outputs, default=(64, 64))
     last = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)][-1]
@@ -236,4 +236,4 @@ def _behind(columns: Columns, problem: Problem, n_outputs: int) -> nn.Sequential
             start[:] = torch.tensor(LAST_BIAS[problem.task])
         last.bias.copy_(start.T.reshape(-1))  # type: ignore[operator]
     front = [] if problem.front is None else [problem.front()]
-    return nn.Sequential(*front, WithShortcut(columns, body, n_outputs))
+    return nn.Sequential(*front, SkipLinear(columns, body, n_outputs))

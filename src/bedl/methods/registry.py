@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bedl._utils.errors import BEDLError
 from bedl.methods.base import Method
 
-__all__ = ["Problem", "Registered", "Training", "UnknownMethodError", "get", "names", "register", "resolve"]
+__all__ = ["Problem", "MethodSpec", "Training", "UnknownMethodError", "get", "names", "register", "resolve"]
 
 
 class UnknownMethodError(BEDLError, ValueError):
@@ -74,12 +74,12 @@ class Problem:
 
 
 Build = Callable[..., Method]
-Choice = Callable[[Problem], tuple[str, dict[str, Any]]]
+Alias = Callable[[Problem], tuple[str, dict[str, Any]]]
 Scaling = Literal["moments", "quartiles"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Registered:
+class MethodSpec:
     """A method that can be asked for by name.
 
     Attributes:
@@ -107,7 +107,7 @@ class Registered:
     sized: Callable[[int], dict[str, Any]] | None = None
     scaling: Scaling = "moments"
     build: Build | None = None
-    choice: Choice | None = None
+    choice: Alias | None = None
     distils: bool = False
 
     @property
@@ -140,7 +140,7 @@ class Registered:
         return self.build(problem, **options)
 
 
-_METHODS: dict[str, Registered] = {}
+_METHODS: dict[str, MethodSpec] = {}
 
 
 def register(
@@ -166,17 +166,17 @@ def register(
 
     def add(build: Build) -> Build:
         about = (name, summary, tasks, reason, needs, extra, training, sized, scaling)
-        _METHODS[name] = Registered(*about, build=build, distils=distils)
+        _METHODS[name] = MethodSpec(*about, build=build, distils=distils)
         return build
 
     return add
 
 
-def register_choice(name: str, summary: str) -> Callable[[Choice], Choice]:
+def register_alias(name: str, summary: str) -> Callable[[Alias], Alias]:
     """Decorator: a name for whichever method a function (problem) -> (name, options) chooses."""
 
-    def add(choice: Choice) -> Choice:
-        _METHODS[name] = Registered(name, summary, choice=choice)
+    def add(choice: Alias) -> Alias:
+        _METHODS[name] = MethodSpec(name, summary, choice=choice)
         return choice
 
     return add
@@ -187,13 +187,13 @@ def names() -> list[str]:
     return sorted(_with_baselines(), key=lambda name: (name != "auto", name))
 
 
-def _with_baselines() -> dict[str, Registered]:
+def _with_baselines() -> dict[str, MethodSpec]:
     """All methods: the baselines too, which are imported by the first call."""
     importlib.import_module("bedl.methods.baselines")
     return _METHODS
 
 
-def get(name: str) -> Registered:
+def get(name: str) -> MethodSpec:
     """The method of a name; an error with the nearest ones if there is none."""
     if name in _METHODS or name in _with_baselines():
         return _METHODS[name]

@@ -53,7 +53,7 @@ def _key(func: Callable) -> Callable:
     return func.__self__ if is_custom(func) else func  # type: ignore[attr-defined]
 
 
-def usual_rules(*functions: Callable) -> bool:
+def default_rules_active(*functions: Callable) -> bool:
     """Whether these functions have the rules that bedl came with, and nobody listens."""
     return not _scope.overlay and _scope.listener is None and _OWN.isdisjoint(functions)
 

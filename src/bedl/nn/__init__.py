@@ -18,7 +18,7 @@ from bedl.nn.layers import (
     GaussianMultiheadAttention,
 )
 from bedl.nn.recurrent import GaussianGRU, GaussianGRUCell, GaussianLSTM, GaussianLSTMCell, GaussianRNN, GaussianRNNCell
-from bedl.nn.sampling import drawn_function, frozen, refuse_frozen, sampled
+from bedl.nn.sampling import cached_weights, check_not_cached, drawn_function, sampled
 
 __all__ = [
     "GaussianBilinear",
@@ -42,9 +42,9 @@ __all__ = [
     "correct_variances",
     "deterministic",
     "drawn_function",
-    "frozen",
+    "cached_weights",
     "kept_deterministic",
-    "refuse_frozen",
+    "check_not_cached",
     "remove_correction",
     "sampled",
     "shared_draws",

@@ -41,8 +41,8 @@ __all__ = [
     "error_of_sharing",
     "names_by_weight",
     "ratios_of_modules",
-    "where_gradients_part",
-    "where_they_part",
+    "first_gradient_mismatch",
+    "first_mismatch",
     "without_variances",
 ]
 
@@ -66,7 +66,7 @@ def without_variances(net: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def where_they_part(net: nn.Module, inputs: tuple, kwargs: dict) -> str | None:
+def first_mismatch(net: nn.Module, inputs: tuple, kwargs: dict) -> str | None:
     """Name of the module in which a network with Gaussian layers does something else than the plain network does.
 
     Both run once, in evaluation mode, on copies.
@@ -159,7 +159,7 @@ def _agree(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 # -- gradients -----------------------------------------------------------------------------------
-def where_gradients_part(net: nn.Module, inputs: tuple, kwargs: dict) -> list[tuple[str, str]]:
+def first_gradient_mismatch(net: nn.Module, inputs: tuple, kwargs: dict) -> list[tuple[str, str]]:
     """Modules whose parameters have other gradients than in the plain network, though all variances are zero.
 
     One backward of each, in evaluation mode, on copies, of the same random weighted sum of the outputs. Where either
@@ -319,9 +319,9 @@ def error_of_sharing(net: nn.Module, inputs: tuple, kwargs: dict) -> float:
 # `bedl.check`: every operation that meets Moments in a network, its rule, and whether the network stays itself.
 
 
-NOTABLE = 1.25  # from which ratio of standard deviations on `check` says so
+MIN_RATIO = 1.25  # from which ratio of standard deviations on `check` says so
 SHOWN = 20  # parameters that are named
-FEW_DRAWN = 2**22  # weights, of all points together, that are drawn in a moment
+MAX_DRAWN_WEIGHTS = 2**22  # weights, of all points together, that are drawn in a moment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -385,7 +385,7 @@ class Report:
         return "fine, but trained otherwise" if otherwise else "fine"
 
     def _is_off(self) -> bool:
-        return bool(self.ratios) and abs(math.log(self.ratios[-1][1])) > math.log(NOTABLE)
+        return bool(self.ratios) and abs(math.log(self.ratios[-1][1])) > math.log(MIN_RATIO)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -452,7 +452,7 @@ def _drawn_ratios(net: nn.Module, inputs: tuple, kwargs: dict) -> tuple[tuple[st
     points = max(
         (x.shape[0] for x in pytree.tree_leaves((inputs, kwargs)) if isinstance(x, Tensor) and x.ndim), default=1
     )
-    if weights * points > FEW_DRAWN:
+    if weights * points > MAX_DRAWN_WEIGHTS:
         return ()
     try:
         return tuple(ratios_of_modules(net, inputs, kwargs).items())
@@ -508,12 +508,12 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
         report = dataclasses.replace(_walk(net, inputs, kwargs, None), **found)
     if report.unsupported or not has_values:
         return report
-    parting = where_they_part(net, inputs, kwargs) or ""
+    parting = first_mismatch(net, inputs, kwargs) or ""
     shared, ratios = report.shared, () if report.failure else _drawn_ratios(net, inputs, kwargs)
     if shared and not report.failure:
         error = error_of_sharing(net, inputs, kwargs)
         shared = tuple(dataclasses.replace(layer, error=error) for layer in shared)
-    gradients = () if report.failure or parting else tuple(where_gradients_part(net, inputs, kwargs))
+    gradients = () if report.failure or parting else tuple(first_gradient_mismatch(net, inputs, kwargs))
     draws = () if report.failure else draws_of_points(net, inputs, kwargs)
     return dataclasses.replace(
         report, parting=parting, gradients=gradients, shared=shared, compared=True, ratios=ratios, draws=draws

@@ -24,10 +24,10 @@ from bedl.moments.rules import linear
 from bedl.moments.rules._base import LayerWeight
 from bedl.moments.rules.indexing import softmax_of_groups
 
-__all__ = ["answer_questions", "meet_guests"]
+__all__ = ["patch_isinstance_checks", "patch_libraries"]
 
 
-def _introduce_to_einops() -> None:
+def _patch_einops() -> None:
     """einops asks for a tensor's type: Moments go as torch's do, since all it calls are torch's methods."""
     backends: Any = sys.modules.get("einops._backends")
     known = getattr(backends, "_type2backend", None)
@@ -35,7 +35,7 @@ def _introduce_to_einops() -> None:
         known[Moments] = known[LayerWeight] = backends.get_backend(torch.empty(0))
 
 
-def _introduce_to_geometric() -> None:
+def _patch_geometric() -> None:
     """PyTorch Geometric fills new tensors in place, which cannot hold Moments: what it does by index goes by rules.
 
     Its layers, pools and softmax all call these two functions, by name; plain tensors go the way they went.
@@ -43,7 +43,7 @@ def _introduce_to_geometric() -> None:
     utils: Any = sys.modules.get("torch_geometric.utils")
     if utils is None or hasattr(utils.scatter, "plain"):
         return
-    for name, make in (("scatter", _knowing_scatter), ("softmax", _knowing_softmax)):
+    for name, make in (("scatter", _scatter_with_moments), ("softmax", _softmax_with_moments)):
         plain = getattr(utils, name)
         knowing: Any = functools.wraps(plain)(make(plain))
         knowing.plain = plain
@@ -52,7 +52,7 @@ def _introduce_to_geometric() -> None:
                 setattr(module, name, knowing)
 
 
-def _knowing_scatter(plain: Callable) -> Callable:
+def _scatter_with_moments(plain: Callable) -> Callable:
     names = {"add": "sum", "max": "amax", "min": "amin"}
 
     def scatter(src: Any, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Any:
@@ -67,7 +67,7 @@ def _knowing_scatter(plain: Callable) -> Callable:
     return scatter
 
 
-def _knowing_softmax(plain: Callable) -> Callable:
+def _softmax_with_moments(plain: Callable) -> Callable:
     def softmax(src: Any, index: Tensor | None = None, ptr: Tensor | None = None, num_nodes: int | None = None,
                 dim: int = 0) -> Any:  # fmt: skip
         if not isinstance(src, Moments):
@@ -82,7 +82,7 @@ def _knowing_softmax(plain: Callable) -> Callable:
     return softmax
 
 
-def _introduce_to_transformers() -> None:
+def _patch_transformers() -> None:
     """Its outputs look whether their first field is a tensor, and go through anything else, point by point."""
     generic: Any = sys.modules.get("transformers.utils.generic")
     plain = getattr(generic, "is_tensor", None)
@@ -99,7 +99,7 @@ _REVERSED_MATMUL = torch._sparse_sparse_matmul
 _RULES[_REVERSED_MATMUL] = linear.rmatmul
 
 
-def _introduce_to_tracer() -> None:
+def _patch_dynamo() -> None:
     """torch.compile follows a user's `+` or `*`, but not `@`: it is missing in two of its tables.
 
     In that of reversed operators, so that `moments @ tensor` would become `tensor @ moments`, and in that of methods.
@@ -115,17 +115,17 @@ def _introduce_to_tracer() -> None:
         builtin.BUILTIN_TO_TENSOR_RFN_MAP[operator.matmul] = _REVERSED_MATMUL
 
 
-_introduce_to_tracer._dynamo_marked_constant = True  # type: ignore[attr-defined]  # run while tracing, not traced
+_patch_dynamo._dynamo_marked_constant = True  # type: ignore[attr-defined]  # run while tracing, not traced
 
 
-def meet_guests() -> None:
+def patch_libraries() -> None:
     """What a layer does first."""
     if torch.compiler.is_compiling():
-        _introduce_to_tracer()
+        _patch_dynamo()
         return
-    _introduce_to_einops()
-    _introduce_to_geometric()
-    _introduce_to_transformers()
+    _patch_einops()
+    _patch_geometric()
+    _patch_transformers()
     if torch.jit.is_tracing():
         raise BEDLError("torch.jit.trace cannot follow Moments; use bedl.export(method, path, example=x)")
 
@@ -140,7 +140,7 @@ def meet_guests() -> None:
 # Everything else that they call sees what it saw before.
 
 
-def answer_questions(net: nn.Module) -> None:
+def patch_isinstance_checks(net: nn.Module) -> None:
     """Let the modules of `net` that ask for tensors take Moments for one. In place; classes are left as they are.
 
     Example:
@@ -151,7 +151,7 @@ def answer_questions(net: nn.Module) -> None:
         >>> net = Skips()
         >>> net(Moments(torch.zeros(1), 1.0)) is None
         True
-        >>> answer_questions(net)
+        >>> patch_isinstance_checks(net)
         >>> net(Moments(torch.zeros(1), 1.0)).variance
         tensor([1.])
     """
@@ -159,48 +159,52 @@ def answer_questions(net: nn.Module) -> None:
     for part in net.modules():
         kind = type(part)
         if kind not in known:
-            known[kind] = _answering(kind)
+            known[kind] = _patched_class(kind)
         if known[kind] is not kind:
             part.__class__ = known[kind]
-        if _is_foreign(kind):
-            held = {name: f for name, f in vars(part).items() if isinstance(f, types.FunctionType) and _asks(f)}
+        if _is_user_code(kind):
+            held = {
+                name: f
+                for name, f in vars(part).items()
+                if isinstance(f, types.FunctionType) and _checks_for_tensors(f)
+            }
             for name, function in held.items():
-                part.__dict__[name] = _knowing(function)
+                part.__dict__[name] = _patched_function(function)
 
 
-def _is_foreign(thing: Any) -> bool:
+def _is_user_code(thing: Any) -> bool:
     """Whether a class or function is none of torch's or bedl's, which know what they do."""
     return (getattr(thing, "__module__", None) or "").partition(".")[0] not in ("torch", "bedl", "builtins")
 
 
-def _answering(kind: type) -> type:
+def _patched_class(kind: type) -> type:
     """The class, or one derived from it whose methods know Moments, if some ask."""
     asking: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
-        if not _is_foreign(base):
+        if not _is_user_code(base):
             continue
         for name, function in vars(base).items():
             if isinstance(function, types.FunctionType):
                 asking.pop(name, None)  # overridden, maybe by one that does not ask
-                if _asks(function):
+                if _checks_for_tensors(function):
                     asking[name] = function
     if not asking:
         return kind
-    methods = {name: _knowing(function) for name, function in asking.items()}
+    methods = {name: _patched_function(function) for name, function in asking.items()}
     return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
-def _asks(function: types.FunctionType, seen: frozenset[int] = frozenset()) -> bool:
+def _checks_for_tensors(function: types.FunctionType, seen: frozenset[int] = frozenset()) -> bool:
     """Whether a function, or one that it calls by name, asks for tensors and does not know Moments."""
-    return _code_asks(function.__code__) or bool(_called(function, seen | {id(function)}))
+    return _code_checks_for_tensors(function.__code__) or bool(_checking_callees(function, seen | {id(function)}))
 
 
-def _called(function: types.FunctionType, seen: frozenset[int]) -> dict[str, types.FunctionType]:
+def _checking_callees(function: types.FunctionType, seen: frozenset[int]) -> dict[str, types.FunctionType]:
     """The functions of its module, or imported there, that a function names and that ask."""
     named = {name: function.__globals__.get(name) for name in _names(function.__code__)}
     return {
         name: f for name, f in named.items()
-        if isinstance(f, types.FunctionType) and id(f) not in seen and _is_foreign(f) and _asks(f, seen)
+        if isinstance(f, types.FunctionType) and id(f) not in seen and _is_user_code(f) and _checks_for_tensors(f, seen)
     }  # fmt: skip
 
 
@@ -209,21 +213,21 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(c) for c in inner))
 
 
-def _code_asks(code: types.CodeType) -> bool:
+def _code_checks_for_tensors(code: types.CodeType) -> bool:
     """Whether code, or a function inside it, asks for tensors and does not know Moments."""
     names = set(code.co_names)
     asks = "is_tensor" in names or {"isinstance", "Tensor"} <= names
     inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return (asks and "Moments" not in names) or any(_code_asks(c) for c in inner)
+    return (asks and "Moments" not in names) or any(_code_checks_for_tensors(c) for c in inner)
 
 
-def _knowing(function: types.FunctionType, seen: frozenset[int] = frozenset()) -> types.FunctionType:
+def _patched_function(function: types.FunctionType, seen: frozenset[int] = frozenset()) -> types.FunctionType:
     """The same function, with its own words for the questions."""
     seen = seen | {id(function)}
     words = {**function.__globals__, "isinstance": _isinstance}
     words |= {name: _TORCH for name, value in words.items() if value is torch}
     words |= {name: _is_tensor for name, value in words.items() if value is torch.is_tensor}
-    words |= {name: _knowing(f, seen) for name, f in _called(function, seen).items()}
+    words |= {name: _patched_function(f, seen) for name, f in _checking_callees(function, seen).items()}
     made = types.FunctionType(function.__code__, words, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__, made.__doc__ = function.__kwdefaults__, function.__doc__
     return made
@@ -232,13 +236,13 @@ def _knowing(function: types.FunctionType, seen: frozenset[int] = frozenset()) -
 def _isinstance(value: Any, kinds: Any) -> bool:
     if builtins.isinstance(value, kinds):
         return True
-    return type(value) is Moments and _names_tensors(kinds)
+    return type(value) is Moments and _includes_tensor(kinds)
 
 
-def _names_tensors(kinds: Any) -> bool:
+def _includes_tensor(kinds: Any) -> bool:
     several: Any = kinds.__args__ if builtins.isinstance(kinds, types.UnionType) else kinds
     if builtins.isinstance(several, tuple):
-        return any(_names_tensors(kind) for kind in several)
+        return any(_includes_tensor(kind) for kind in several)
     return several is torch.Tensor
 
 
@@ -246,7 +250,7 @@ def _is_tensor(value: Any) -> bool:
     return torch.is_tensor(value) or type(value) is Moments
 
 
-class _Knowing:
+class _PatchedModule:
     """A module of torch's, but for some names."""
 
     def __init__(self, module: Any, **names: Any):
@@ -256,4 +260,4 @@ class _Knowing:
         return getattr(self._module, name)
 
 
-_TORCH = _Knowing(torch, is_tensor=_is_tensor, jit=_Knowing(torch.jit, isinstance=_isinstance))
+_TORCH = _PatchedModule(torch, is_tensor=_is_tensor, jit=_PatchedModule(torch.jit, isinstance=_isinstance))

@@ -1,4 +1,4 @@
-"""Which Gaussian layer is the twin of a layer: by exact type, of types that add nothing to one, and of some others.
+"""Which Gaussian layer is the counterpart of a layer: by exact type mostly.
 
 A subclass may have a forward of its own, and then what it does with its weight is not known. One that only has another
 constructor does what its base does.
@@ -18,14 +18,14 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bedl._utils.errors import BEDLError
 from bedl.nn import layers, recurrent
-from bedl.nn.compat import answer_questions, meet_guests
+from bedl.nn.compat import patch_isinstance_checks, patch_libraries
 from bedl.nn.derived import computed_by, copied, make_weights_plain, type_of
 from bedl.nn.layers import GaussianMultiheadAttention
 
-__all__ = ["GAUSSIAN_TWINS", "twin_of"]
+__all__ = ["GAUSSIAN_LAYERS", "gaussian_class_of"]
 
 
-GAUSSIAN_TWINS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
+GAUSSIAN_LAYERS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.Linear: layers.GaussianLinear,
     NonDynamicallyQuantizableLinear: layers.GaussianLinear,
     nn.Conv1d: layers.GaussianConv1d,
@@ -67,19 +67,19 @@ _ADDS_NOTHING = {
 _made: dict[type[nn.Module], type[layers.GaussianLayer] | None] = {}
 
 
-def twin_of(kind: type[nn.Module]) -> type[layers.GaussianLayer] | None:
+def gaussian_class_of(kind: type[nn.Module]) -> type[layers.GaussianLayer] | None:
     """The Gaussian layer for a type of layer, or None; for types that torch does not have it is made here."""
-    if kind not in GAUSSIAN_TWINS and kind not in _made:
+    if kind not in GAUSSIAN_LAYERS and kind not in _made:
         _made[kind] = _make(kind)
-    return GAUSSIAN_TWINS.get(kind) or _made[kind]
+    return GAUSSIAN_LAYERS.get(kind) or _made[kind]
 
 
 def _make(kind: type[nn.Module]) -> type[layers.GaussianLayer] | None:
     base = _OTHERS.get(f"{kind.__module__}.{kind.__qualname__}")
     for i, ancestor in enumerate(kind.__mro__):
-        if base is None and ancestor in GAUSSIAN_TWINS:
+        if base is None and ancestor in GAUSSIAN_LAYERS:
             own = {name for c in kind.__mro__[:i] for name in vars(c)}
-            base = GAUSSIAN_TWINS[ancestor] if own <= _ADDS_NOTHING else None
+            base = GAUSSIAN_LAYERS[ancestor] if own <= _ADDS_NOTHING else None
             break
     if base is None:
         return None
@@ -152,7 +152,7 @@ def bayesianize(
         raise TypeError(f"bayesianize takes an nn.Module, not {type(module).__name__}")
     if variances not in layers.VARIANCES:
         raise ValueError(f"variances are 'full' or 'output', not {variances!r}")
-    meet_guests()
+    patch_libraries()
     _refuse_idle(module, "include", include)
     _refuse_idle(module, "exclude", exclude)
     chosen = _selector(include, default=True)
@@ -162,17 +162,17 @@ def bayesianize(
     freed: dict[str, list[str]] = {}  # layers by what has computed their weights
     originals: list[nn.Parameter] = []  # kept alive, so that ids stay theirs
     for name, layer in list(result.named_modules()):
-        twin = twin_of(type_of(layer))
-        if twin is None or not chosen(name, layer) or left_out(name, layer):
+        gaussian_class = gaussian_class_of(type_of(layer))
+        if gaussian_class is None or not chosen(name, layer) or left_out(name, layer):
             continue
         for what in computed_by(layer):
             freed.setdefault(what, []).append(name)
         make_weights_plain(layer)
-        _refuse_derived_weights(name, layer, twin)
-        before = {weight: layer._parameters[weight] for weight in twin.weight_names(layer)}
-        layer.__class__ = twin
+        _refuse_derived_weights(name, layer, gaussian_class)
+        before = {weight: layer._parameters[weight] for weight in gaussian_class.weight_names(layer)}
+        layer.__class__ = gaussian_class
         layer.init, layer.init_logvar = "second-moment", init_logvar
-        layer.variances = variances if twin.can_share_variances else "full"
+        layer.variances = variances if gaussian_class.can_share_variances else "full"
         layer.split_weights()
         if not keep_means:
             layer.reset_parameters()
@@ -184,9 +184,9 @@ def bayesianize(
                 pair = layer._parameters[f"{weight}_{part}"]
                 layer._parameters[f"{weight}_{part}"] = shared.setdefault((id(original), part), pair)
     if include is None and exclude is None and not any(isinstance(m, layers.GaussianLayer) for m in result.modules()):
-        known = ", ".join(kind.__name__ for kind in GAUSSIAN_TWINS if kind is not NonDynamicallyQuantizableLinear)
+        known = ", ".join(kind.__name__ for kind in GAUSSIAN_LAYERS if kind is not NonDynamicallyQuantizableLinear)
         raise BEDLError(f"bayesianize: {type(module).__name__} has no layer to convert; known are: {known}")
-    answer_questions(result)
+    patch_isinstance_checks(result)
     for what, names in freed.items():
         warnings.warn(
             f"bayesianize: {what} of {', '.join(map(repr, names))} is dropped: the weights that it computed are the "
@@ -217,18 +217,18 @@ def deterministic(module: nn.Module) -> nn.Module:
             layer._parameters.pop(f"{weight}_logvar", None)
             plain_weights[weight] = None if mean is None else shared.setdefault(id(mean), mean)
         layer._parameters = {**plain_weights, **layer._parameters, **plain_weights}  # in torch's order
-        for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "frozen_by", "drawn"):
+        for attribute in ("init", "init_logvar", "variances", "is_sampling", "prepared", "cache_depth", "drawn"):
             layer.__dict__.pop(attribute, None)
         for name in layers.CORRECTION:
             layer._buffers.pop(name, None)
-        twin, plain = type(layer), cast(type, layer.plain_class())
+        gaussian_class, plain = type(layer), cast(type, layer.plain_class())
         layer.__class__ = plain
-        twin.make_plain(layer)
+        gaussian_class.make_plain(layer)
     return result
 
 
-def _refuse_derived_weights(name: str, layer: nn.Module, twin: type[layers.GaussianLayer]) -> None:
-    missing = [weight for weight in twin.weight_names(layer) if weight not in layer._parameters]
+def _refuse_derived_weights(name: str, layer: nn.Module, gaussian_class: type[layers.GaussianLayer]) -> None:
+    missing = [weight for weight in gaussian_class.weight_names(layer) if weight not in layer._parameters]
     if missing:
         raise BEDLError(
             f"bayesianize: the {missing[0]} of layer '{name}' ({type(layer).__name__}) is computed by code that is not "

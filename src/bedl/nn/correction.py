@@ -22,10 +22,10 @@ from bedl._utils.errors import BEDLError
 from bedl.moments import Moments
 from bedl.nn import layers
 from bedl.nn.calling import Output, as_arguments, call, count_points, has_parts, map_parts, outputs_of
-from bedl.nn.draws import Draws, Rows, seeded
+from bedl.nn.draws import Draws, RowLayout, seeded
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.points import PointsOfLayers
-from bedl.nn.sampling import drawing, refuse_frozen
+from bedl.nn.sampling import check_not_cached, drawing
 
 __all__ = [
     "as_layer_has_it",
@@ -37,7 +37,7 @@ __all__ = [
     "remove_correction",
     "scale_weights",
     "seen_by",
-    "take_back_scale",
+    "undo_rescaling",
 ]
 
 
@@ -218,7 +218,7 @@ def scale_weights(net: nn.Module, x: Any, learned: Any, output: Output = None) -
                 layer.common_variance = layer.common_variance * step.exp().to(layer.common_variance)
 
 
-def take_back_scale(net: nn.Module) -> None:
+def undo_rescaling(net: nn.Module) -> None:
     """Give weights their own variances again, up to rounding."""
     layers = gaussian_layers(net)
     _shift({layer: -layer.variance_shift for layer in layers if layer.variance_shift is not None})
@@ -312,7 +312,7 @@ def correct_variances(
         raise TypeError(f"correct_variances takes inputs as the network does, a tensor, not {type(x).__name__}")
     if draws < 2 or count_points(x) < 1:
         raise ValueError(f"correct_variances needs at least 2 draws and 1 input, not {draws} and {count_points(x)}")
-    refuse_frozen(net, "correct_variances")
+    check_not_cached(net, "correct_variances")
     remove_correction(net)
     try:
         with _evaluating(net):
@@ -344,7 +344,7 @@ def remove_correction(net: Net) -> Net:
         >>> bool((net(x).variance == before).all())
         True
     """
-    take_back_scale(net)
+    undo_rescaling(net)
     _forget_factors(net)
     return net
 
@@ -366,7 +366,7 @@ class _Spread:
 
     def __init__(self) -> None:
         self.count = 0
-        self.rows = Rows()  # the order of the points' rows in what the layer is given; here it is point by point
+        self.rows = RowLayout()  # the order of the points' rows in what the layer is given; here it is point by point
         self.own, self.mean, self.squares = torch.zeros(3).unbind()  # which broadcast to the first update's shape
 
     def update(self, own: Tensor, y: Tensor) -> None:

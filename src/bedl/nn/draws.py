@@ -20,10 +20,10 @@ from bedl._utils.errors import BEDLError
 from bedl.moments import Moments
 from bedl.moments.numerics import std
 
-__all__ = ["Draws", "Rows", "Sharing", "WatchedWeight", "noise_of_rows", "point_value", "same_numbers", "seeded"]
+__all__ = ["Draws", "RowLayout", "Sharing", "WatchedWeight", "noise_of_rows", "point_value", "same_numbers", "seeded"]
 
 
-class Rows(NamedTuple):
+class RowLayout(NamedTuple):
     """How a first axis holds the rows of data points: beside each other, or one of each point after the other."""
 
     per_point: int = 1
@@ -46,7 +46,7 @@ class Sharing:
     """How a weight is drawn: for all points at once, and why; or for each, whose rows are these."""
 
     reason: str = "there is one data point"
-    rows: dict[int, Rows] = dataclasses.field(default_factory=dict)  # by their number per point
+    rows: dict[int, RowLayout] = dataclasses.field(default_factory=dict)  # by their number per point
     draws_outputs: bool = False  # one row of each point at each call: outputs may be drawn in place of weights
 
 
@@ -84,7 +84,7 @@ class Draws:
         finally:
             self.inside[0] -= 1
 
-    def rows(self, layer: Any, n_rows: int) -> Rows:
+    def rows(self, layer: Any, n_rows: int) -> RowLayout:
         """How so many rows belong to the points."""
         rows = self.sharing.rows.get(n_rows // self.points) if n_rows % self.points == 0 else None
         return (

@@ -11,18 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bedl import _kernels
-from bedl._kernels import Link
+from bedl._kernels import LayerSpec
 from bedl.moments import Moments, numerics
-from bedl.moments.dispatch import usual_rules
+from bedl.moments.dispatch import default_rules_active
 from bedl.moments.numerics import NEGLIGIBLE
 from bedl.moments.rules._base import LayerWeight, are_rounded
 from bedl.nn.layers import GaussianConv2d, GaussianLinear
-from bedl.nn.tabular import Columns, Standardize, WithShortcut, bounded
+from bedl.nn.tabular import PeriodicEmbedding, SkipLinear, Standardize, bounded
 
 __all__ = ["forward_of_many", "outputs_of_chain", "outputs_of_small"]
 
 
-MOST = 2**19  # multiplications, up to which calls take longer than they
+MAX_MULTIPLICATIONS = 2**19  # multiplications, up to which calls take longer than they
 
 
 def outputs_of_small(net: nn.Module, x: Any) -> Moments | None:
@@ -43,16 +43,21 @@ def outputs_of_small(net: nn.Module, x: Any) -> Moments | None:
         >>> few
         True
     """
-    if not may_be_one_call(net, x) or x.dim() != 2 or not x.is_contiguous() or not usual_rules(F.linear, F.relu):
+    if (
+        not may_be_one_call(net, x)
+        or x.dim() != 2
+        or not x.is_contiguous()
+        or not default_rules_active(F.linear, F.relu)
+    ):
         return None
     found = _layers(net)
     if found is None:
         return None
     scaling, layers = found
     size = sum(layer.mean.numel() for layer in layers)
-    if not layers or len(x) * size > MOST or x.shape[1] != layers[0].mean.shape[1]:
+    if not layers or len(x) * size > MAX_MULTIPLICATIONS or x.shape[1] != layers[0].mean.shape[1]:
         return None
-    if not all(map(is_usual, (*(t for layer in layers for t in layer.tensors), *(scaling or ())))):
+    if not all(map(is_plain_tensor, (*(t for layer in layers for t in layer.tensors), *(scaling or ())))):
         return None
     return Moments(*_kernels.small_network(x, scaling, layers, *numerics.HALF_LINE, NEGLIGIBLE[torch.float32]))
 
@@ -63,7 +68,7 @@ def may_be_one_call(net: nn.Module, x: Any) -> bool:
         return False
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or are_rounded():
         return False
-    return _kernels.suits(x)
+    return _kernels.supported(x)
 
 
 def _layers(net: nn.Module) -> tuple[tuple[Tensor, Tensor] | None, list[_kernels.Small]] | None:
@@ -72,7 +77,7 @@ def _layers(net: nn.Module) -> tuple[tuple[Tensor, Tensor] | None, list[_kernels
     modules: Any = net._modules.values()
     for module in modules:
         kind = type(module)
-        if is_watched(module):
+        if has_hooks(module):
             return None
         if kind is GaussianLinear:
             layer = _weights(module)
@@ -85,15 +90,15 @@ def _layers(net: nn.Module) -> tuple[tuple[Tensor, Tensor] | None, list[_kernels
             scaling = module.loc, module.scale
         else:
             return None
-    return None if is_watched(net) else (scaling, layers)
+    return None if has_hooks(net) else (scaling, layers)
 
 
-def is_watched(module: Any) -> bool:
+def has_hooks(module: Any) -> bool:
     """Whether somebody wants to know of a module's calls."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def is_usual(x: Tensor) -> bool:
+def is_plain_tensor(x: Tensor) -> bool:
     """Whether a kernel can read a tensor's memory."""
     usual = x.dtype is torch.float32 and x.device.type == "cpu" and x.is_contiguous()
     return usual and not torch._C._functorch.is_functorch_wrapped_tensor(x)
@@ -119,8 +124,8 @@ def _weights(layer: Any) -> _kernels.Small | None:
 # to.
 
 
-LONGEST_WINDOW = 1024  # numbers that an output sees: more weights than stay in the cache are the library's business
-WORTH_LAYING_OUT = 2  # weights that are not prepared, for each activation that need not be written and read
+MAX_WINDOW_SIZE = 1024  # numbers that an output sees: more weights than stay in the cache are the library's business
+MIN_REUSE = 2  # weights that are not prepared, for each activation that need not be written and read
 IN_FRONT = (Standardize, nn.Flatten, nn.Unflatten, nn.Identity)  # of known inputs, before the first Gaussian layer
 Shape = tuple[int, ...]
 
@@ -144,23 +149,23 @@ def outputs_of_chain(net: nn.Module, x: Any) -> Moments | None:
         >>> few
         True
     """
-    if not may_be_one_call(net, x) or not usual_rules(F.linear, F.conv2d, F.relu, F.dropout, Tensor.flatten):
+    if not may_be_one_call(net, x) or not default_rules_active(F.linear, F.conv2d, F.relu, F.dropout, Tensor.flatten):
         return None
     modules = _modules_of(net)
     if modules is None:
         return None
     while modules and type(modules[0]) in IN_FRONT:
         x = modules.pop(0)(x)
-    found = _links(modules, tuple(x.shape[1:])) if type(x) is Tensor and _kernels.suits(x) else None
+    found = _links(modules, tuple(x.shape[1:])) if type(x) is Tensor and _kernels.supported(x) else None
     if not found:
         return None
     links, layers, flat = found
     if any(layer.prepared is None for layer in layers) and not _are_many(links, len(x)):
         return None
     found_weights = [_panels(link, layer) for link, layer in zip(links, layers, strict=True)]
-    weights = [panels for panels in found_weights if panels is not None]
+    weights = [packed_weights for packed_weights in found_weights if packed_weights is not None]
     biases = [layer.bias for layer in layers]
-    if len(weights) < len(links) or not all(bias is None or is_usual(bias) for bias in biases):
+    if len(weights) < len(links) or not all(bias is None or is_plain_tensor(bias) for bias in biases):
         return None
     made = _kernels.chain(x.contiguous(), links, weights, biases, *numerics.HALF_LINE, NEGLIGIBLE[torch.float32])
     loc, variance = (part.permute(0, 3, 1, 2) for part in made)
@@ -169,7 +174,7 @@ def outputs_of_chain(net: nn.Module, x: Any) -> Moments | None:
 
 def _modules_of(net: Any) -> list[Any] | None:
     """The modules of a `Sequential` and of those inside it; None where somebody watches one."""
-    if is_watched(net):
+    if has_hooks(net):
         return None
     if type(net) is not nn.Sequential:
         return [net]
@@ -182,14 +187,14 @@ def _modules_of(net: Any) -> list[Any] | None:
     return found
 
 
-def _links(modules: list[Any], shape: Shape) -> tuple[list[Link], list[Any], bool] | None:
+def _links(modules: list[Any], shape: Shape) -> tuple[list[LayerSpec], list[Any], bool] | None:
     """What the kernel needs to know of each layer, the layers, and whether the last result is flat; None where a module
     is of a kind that it does not know.
 
     Args:
         shape: of one point.
     """
-    links: list[Link] = []
+    links: list[LayerSpec] = []
     layers: list[Any] = []
     flat = len(shape) == 1
     for module in modules:
@@ -206,7 +211,7 @@ def _links(modules: list[Any], shape: Shape) -> tuple[list[Link], list[Any], boo
             continue
         elif kind is nn.Identity or (kind is nn.Dropout and not module.training):
             continue
-        if link is None or min(link.made) < 1 or link.window > LONGEST_WINDOW:
+        if link is None or min(link.made) < 1 or link.window > MAX_WINDOW_SIZE:
             return None
         links.append(link)
         layers.append(module)
@@ -214,32 +219,32 @@ def _links(modules: list[Any], shape: Shape) -> tuple[list[Link], list[Any], boo
     return (links, layers, flat) if links else None
 
 
-def _convolution(layer: Any, shape: Shape) -> Link | None:
+def _convolution(layer: Any, shape: Shape) -> LayerSpec | None:
     """shape: (channels, height, width)"""
     usual = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     if not usual or isinstance(layer.padding, str) or len(shape) != 3 or shape[0] != layer.in_channels:
         return None
     (down, across), (_, high, wide) = layer.padding, shape
     window = layer.in_channels, high + 2 * down, wide + 2 * across, layer.out_channels, *layer.kernel_size
-    return Link._make((*window, *layer.stride, down, across, False))
+    return LayerSpec._make((*window, *layer.stride, down, across, False))
 
 
-def _linear(layer: Any, shape: Shape) -> Link | None:
+def _linear(layer: Any, shape: Shape) -> LayerSpec | None:
     """shape: (inputs,), or (channels, height, width) that are flattened"""
     channels, high, wide = (*shape, 1, 1)[:3]
     if channels * high * wide != layer.in_features:
         return None
-    return Link(channels, high, wide, layer.out_features, high, wide, 1, 1, 0, 0, rectifies=False)
+    return LayerSpec(channels, high, wide, layer.out_features, high, wide, 1, 1, 0, 0, rectifies=False)
 
 
-def _are_many(links: list[Link], points: int) -> bool:
+def _are_many(links: list[LayerSpec], points: int) -> bool:
     """Whether points are so many that laying out the weights takes less time than is saved."""
     weights = sum(link.window * link.outputs for link in links)
-    return weights <= WORTH_LAYING_OUT * points * sum(math.prod(link.made) * link.outputs for link in links)
+    return weights <= MIN_REUSE * points * sum(math.prod(link.made) * link.outputs for link in links)
 
 
-def _panels(link: Link, layer: Any) -> Tensor | None:
-    """A layer's weights as the kernel reads them; kept where they are prepared, which they are once (`frozen`)."""
+def _panels(link: LayerSpec, layer: Any) -> Tensor | None:
+    """A layer's weights as the kernel reads them; kept where they are prepared (`cached_weights`)."""
     buffers, parameters = layer._buffers, layer._parameters
     if layer.is_sampling or layer.variances != "full" or buffers.get("common_variance") is not None:
         return None
@@ -248,15 +253,15 @@ def _panels(link: Link, layer: Any) -> Tensor | None:
         weight = layer.prepared["weight"]
         if not isinstance(weight, LayerWeight) or weight.gain is None:  # one draw of it
             return None
-        if not all(map(is_usual, (weight.loc, weight.variance, weight.gain))):
+        if not all(map(is_plain_tensor, (weight.loc, weight.variance, weight.gain))):
             return None
-        if link not in weight.panels:
-            weight.panels[link] = _kernels.panels(link, weight.loc, weight.variance, False, weight.gain)
-        return weight.panels[link]
+        if link not in weight.packed_weights:
+            weight.packed_weights[link] = _kernels.packed_weights(link, weight.loc, weight.variance, False, weight.gain)
+        return weight.packed_weights[link]
     mean, logvar = parameters["weight_mean"], parameters["weight_logvar"]
-    if buffers.get("covariance_factor") is not None or not (is_usual(mean) and is_usual(logvar)):
+    if buffers.get("covariance_factor") is not None or not (is_plain_tensor(mean) and is_plain_tensor(logvar)):
         return None
-    return _kernels.panels(link, mean, logvar, True, None)
+    return _kernels.packed_weights(link, mean, logvar, True, None)
 
 
 # Networks of the same build, run as one: a few large operations in place of many small ones.
@@ -294,9 +299,9 @@ def _is_known(module: Any) -> bool:
         return False
     if kind is GaussianLinear:
         return module.variances == "full" and not module.is_sampling
-    if kind in (nn.Sequential, WithShortcut):
+    if kind in (nn.Sequential, SkipLinear):
         return all(_is_known(part) for part in module.children() if type(part) is not nn.Linear)
-    return kind is Columns or (kind is Standardize and module.loc.dim() == 1) or kind in ELEMENTWISE
+    return kind is PeriodicEmbedding or (kind is Standardize and module.loc.dim() == 1) or kind in ELEMENTWISE
 
 
 def _run(modules: Sequence[Any], x: Value) -> Value:
@@ -360,6 +365,6 @@ _RULES: dict[type, Callable[[Sequence[Any], Value], Value]] = {
     nn.Sequential: _sequential,
     Standardize: _standardize,
     GaussianLinear: _linear_replicas,
-    Columns: _columns,
-    WithShortcut: _with_shortcut,
+    PeriodicEmbedding: _columns,
+    SkipLinear: _with_shortcut,
 }

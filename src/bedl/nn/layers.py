@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from bedl._utils.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
 from bedl.moments.rules._base import LayerWeight
-from bedl.nn.compat import meet_guests
+from bedl.nn.compat import patch_libraries
 from bedl.nn.derived import compute_stored_weights
-from bedl.nn.draws import Draws, Rows, noise_of_rows, point_value
+from bedl.nn.draws import Draws, RowLayout, noise_of_rows, point_value
 
 __all__ = ["GaussianMultiheadAttention"]
 
@@ -43,8 +43,8 @@ class GaussianLayer(nn.Module):
     gaussian_parameters: ClassVar[tuple[str, ...]] = ("weight",)
     can_share_variances: ClassVar[bool] = False
     is_sampling = False
-    prepared: dict[str, Any] | None = None  # inside `frozen`
-    frozen_by = 0  # how many such blocks there are
+    prepared: dict[str, Any] | None = None  # inside `cached_weights`
+    cache_depth = 0  # how many such blocks there are
     drawn: Draws | None = None  # inside `sampled`: what this pass has drawn already
     point_axis = 0  # of inputs
     takes_groups = True  # whether several rows of a point can be given to one draw
@@ -75,7 +75,7 @@ class GaussianLayer(nn.Module):
 
     @classmethod
     def plain_class(cls) -> type[nn.Module]:
-        """The torch layer that this one is the Gaussian twin of."""
+        """The torch layer that this one is the Gaussian counterpart of."""
         return next(c for c in cls.__mro__ if issubclass(c, nn.Module) and not issubclass(c, GaussianLayer))
 
     @classmethod
@@ -141,7 +141,7 @@ class GaussianLayer(nn.Module):
         return None if whole else variance.flatten(1)[:, 0]
 
     def prepare(self) -> None:
-        """Compute the pairs, and what products need of the weight, once; see `frozen`."""
+        """Compute the pairs, and what products need of the weight, once; see `cached_weights`."""
         self.prepared = None
         pairs = {name: self.gaussian(name) for name in self.gaussian_parameters}
         weight = pairs.get("weight")
@@ -160,7 +160,9 @@ class GaussianLayer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has weights of its own, which nobody has prepared."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("prepared", "frozen_by", "drawn")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("prepared", "cache_depth", "drawn")
+        }
 
     def extra_repr(self) -> str:
         shared = ", variances='output'" if getattr(self, "variances", "full") == "output" else ""
@@ -196,7 +198,7 @@ class GaussianLayer(nn.Module):
                 cast(Tensor, self.bias).zero_()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        meet_guests()
+        patch_libraries()
         if not self.is_sampling:
             return self._with_common_variance(super().forward(*args, **kwargs))
         if self.drawn is not None and self.drawn.for_all:  # an ordinary function, of random inputs as well
@@ -226,7 +228,7 @@ class GaussianLayer(nn.Module):
         """
 
         values = [point_value(x) for x in inputs]
-        rows = Rows() if self.drawn is None else self.drawn.rows(self, self.n_points(*values))
+        rows = RowLayout() if self.drawn is None else self.drawn.rows(self, self.n_points(*values))
 
         def one(*point: Tensor) -> Tensor:
             return self._drawn().forward(*point)  # hooks see the whole batch
@@ -266,7 +268,9 @@ class GaussianLayer(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """A correction belongs to the weights it was fitted for: it comes with their state, and goes with it."""
         if self.prepared is not None:
-            raise BEDLError("load_state_dict: inside `with bedl.frozen(...)` weights are constants; load them outside")
+            raise BEDLError(
+                "load_state_dict: inside `with bedl.cached_weights(...)` weights are constants; load them outside"
+            )
         along = 1 if issubclass(self.plain_class(), nn.modules.conv._ConvTransposeNd) else 0
         compute_stored_weights(state_dict, prefix, self.gaussian_parameters, along)
         for name in self.gaussian_parameters:  # of a plain model: its weights are the means, variances stay

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from bedl.moments import Moments
 from bedl.nn.derived import copied
-from bedl.nn.draws import Draws, Rows, Sharing, WatchedWeight, seeded
+from bedl.nn.draws import Draws, RowLayout, Sharing, WatchedWeight, seeded
 from bedl.nn.layers import GaussianLayer, GaussianLinear
 
 __all__ = ["PointsOfLayers", "Shares", "draws_of_points"]
@@ -77,7 +77,7 @@ class PointsOfLayers:
     def of_call(self, part: nn.Module, args: tuple, kwargs: dict) -> Shares:
         """How the layers draw when `part`, the network or one of its modules, is called with these arguments."""
         if isinstance(part, GaussianLayer):
-            return Shares(part.n_points(*args, **kwargs), [Sharing("", {1: Rows()}, True)] * self.count)
+            return Shares(part.n_points(*args, **kwargs), [Sharing("", {1: RowLayout()}, True)] * self.count)
         leaves = [x for x in _leaves((args, kwargs)) if x.dim()]
         n = len(leaves[0]) if leaves else 0
         if n == 1:
@@ -174,7 +174,7 @@ class PointsOfLayers:
 
     def _judged(self, events: list[tuple[_Event, ...]], used: set[int], which: Tensor) -> list[Sharing]:
         reasons: dict[int, str] = dict.fromkeys(used, USED)
-        layouts: list[dict[int, Rows]] = [{} for _ in range(self.count)]
+        layouts: list[dict[int, RowLayout]] = [{} for _ in range(self.count)]
         layers = [m for m in self.modules if isinstance(m, GaussianLayer)]
         single = [isinstance(layer, GaussianLinear) for layer in layers]
         for event, *others in events:
@@ -202,11 +202,15 @@ class PointsOfLayers:
                 reasons.setdefault(at, UNKNOWN)
             else:
                 layouts[at][known.per_point] = known
-            single[at] &= event.values[0].dim() == 2 and known == Rows()
+            single[at] &= event.values[0].dim() == 2 and known == RowLayout()
         return self._by_weight(layers, reasons, layouts, single)
 
     def _by_weight(
-        self, layers: list[GaussianLayer], reasons: dict[int, str], layouts: list[dict[int, Rows]], single: list[bool]
+        self,
+        layers: list[GaussianLayer],
+        reasons: dict[int, str],
+        layouts: list[dict[int, RowLayout]],
+        single: list[bool],
     ) -> list[Sharing]:
         """Layers draw alike that have one weight, and those that one is a part of."""
         numbers = {id(layer): i for i, layer in enumerate(layers)}
@@ -217,7 +221,7 @@ class PointsOfLayers:
         found = []
         for layer in layers:
             same = [i for i, other in enumerate(layers) if other.weight_key() == layer.weight_key()]
-            rows: dict[int, Rows] = {}
+            rows: dict[int, RowLayout] = {}
             reason = next((reasons[i] for i in same if i in reasons), "")
             for i in same:
                 if any(rows.get(k, layout) != layout for k, layout in layouts[i].items()):
@@ -324,15 +328,15 @@ def _differ(a: Tensor, b: Tensor) -> Tensor:
     return ~((a == b) | ((a != a) & (b != b)))
 
 
-def _layouts(x: Tensor, axis: int, n: int) -> list[Rows]:
+def _layouts(x: Tensor, axis: int, n: int) -> list[RowLayout]:
     """How an axis may consist of rows of n points."""
     size = x.shape[axis] if axis < x.dim() else 0
     if size == 0 or size % n:
         return []
-    return [Rows()] if size == n else [Rows(size // n, False), Rows(size // n, True)]
+    return [RowLayout()] if size == n else [RowLayout(size // n, False), RowLayout(size // n, True)]
 
 
-def _owned(change: tuple[Tensor, ...], axis: int, rows: Rows, which: Tensor) -> bool:
+def _owned(change: tuple[Tensor, ...], axis: int, rows: RowLayout, which: Tensor) -> bool:
     """Whether nothing has changed but the rows of the points that have, first of `which`, then of the others."""
     own = which.repeat(rows.per_point) if rows.strided else which.repeat_interleave(rows.per_point)
     first, then = (c.movedim(axis, 0).flatten(1).any(1).cpu() if c.dim() > 1 else c.cpu() for c in change)

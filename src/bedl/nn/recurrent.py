@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from bedl.moments import Moments
 from bedl.moments.rules._base import LayerWeight
 from bedl.moments.rules.attention import gru_step, lstm_step, rnn_step
-from bedl.nn.compat import meet_guests
+from bedl.nn.compat import patch_libraries
 from bedl.nn.draws import point_value
 from bedl.nn.layers import LOGVAR_JITTER, GaussianLayer
 
@@ -116,7 +116,7 @@ class _GaussianSequenceLayer(_Recurrent):
         return super().__getattr__(name)
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
-        meet_guests()
+        patch_libraries()
         if self.is_sampling:
             return super().forward(_drawn(input), _drawn(hx))
         return self.forward_with_draw(input, hx)
@@ -267,7 +267,7 @@ class _GaussianCell(_Recurrent):
     weight_hh: Any = property(lambda self: self.read("weight_hh"))
 
     def forward(self, input: Operand, hx: Any = None) -> Any:
-        meet_guests()
+        patch_libraries()
         if self.is_sampling:
             return super().forward(_drawn(input), _drawn(hx))
         return self.forward_with_draw(input, hx)

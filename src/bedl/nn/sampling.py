@@ -17,11 +17,11 @@ from bedl.nn.draws import Draws, Sharing, point_value
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.points import PointsOfLayers, Shares
 
-__all__ = ["drawing", "drawn_function", "frozen", "refuse_frozen", "sampled"]
+__all__ = ["drawing", "drawn_function", "cached_weights", "check_not_cached", "sampled"]
 
 
 Net = TypeVar("Net", bound=nn.Module)
-_LOCK = threading.Lock()  # blocks of several threads may overlap; the last to end thaws the weights
+_LOCK = threading.Lock()  # blocks of several threads may overlap; the last to end drops what was cached
 
 
 def _gaussian_layers(module: nn.Module) -> list[GaussianLayer]:
@@ -33,7 +33,7 @@ def _is_moments(x: Any) -> bool:
 
 
 @contextmanager
-def frozen(module: Net) -> Iterator[Net]:
+def cached_weights(module: Net) -> Iterator[Net]:
     """Inside the block weights are constants: their variances and squares are computed once, not at every call.
 
     For many predictions with the same weights, above all of few points each: for a batch of one, preparing the weights
@@ -43,35 +43,37 @@ def frozen(module: Net) -> Iterator[Net]:
     Example:
         >>> import bedl, torch
         >>> net = bedl.GaussianLinear(3, 2)
-        >>> with bedl.frozen(net):
+        >>> with bedl.cached_weights(net):
         ...     predictions = [net(torch.ones(1, 3)) for _ in range(4)]
         >>> bool((predictions[0].variance == net(torch.ones(1, 3)).variance).all())
         True
     """
     if not isinstance(module, nn.Module):
-        raise TypeError(f"frozen takes a network or a method, an nn.Module, not {type(module).__name__}")
+        raise TypeError(f"cached_weights takes a network or a method, an nn.Module, not {type(module).__name__}")
     layers = _gaussian_layers(module)
     entered = []
     try:
         with _LOCK, torch.no_grad():
             for layer in layers:
-                if layer.frozen_by == 0:
+                if layer.cache_depth == 0:
                     layer.prepare()
-                layer.frozen_by += 1
+                layer.cache_depth += 1
                 entered.append(layer)
         yield module
     finally:
         with _LOCK:
             for layer in entered:
-                layer.frozen_by -= 1
-                if layer.frozen_by == 0:
+                layer.cache_depth -= 1
+                if layer.cache_depth == 0:
                     layer.prepared = None
 
 
-def refuse_frozen(module: nn.Module, who: str) -> None:
+def check_not_cached(module: nn.Module, who: str) -> None:
     """An error if weights, which `who` is about to change, are constants now."""
     if any(layer.prepared is not None for layer in _gaussian_layers(module)):
-        raise BEDLError(f"{who}: inside `with bedl.frozen(...)` weights are constants; call it outside the block")
+        raise BEDLError(
+            f"{who}: inside `with bedl.cached_weights(...)` weights are constants; call it outside the block"
+        )
 
 
 @contextmanager

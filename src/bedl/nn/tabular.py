@@ -12,26 +12,26 @@ from torch import Tensor, nn
 from bedl.moments import Moments
 from bedl.moments.rules.numerical import quadrature
 
-__all__ = ["Columns", "QuantileCodes", "Standardize", "WithShortcut"]
+__all__ = ["PeriodicEmbedding", "QuantileCodes", "Standardize", "SkipLinear"]
 
 
 REACH = 3.0
 
 
-def compact(x: Tensor) -> Tensor:
+def soft_clip(x: Tensor) -> Tensor:
     """x / sqrt(1 + (x/3)²): nearly x within a few standard deviations, never beyond ±3. shape: (*shape)"""
     return x * torch.rsqrt(1 + (x / REACH).square())
 
 
-_compact_moments: Any = quadrature(compact)
+_soft_clip_moments: Any = quadrature(soft_clip)
 
 
 def bounded(x: Any) -> Any:
-    """`compact` of a tensor, or the moments of it. shape: (*shape)"""
-    return _compact_moments(x) if isinstance(x, Moments) else compact(x)
+    """`soft_clip` of a tensor, or the moments of it. shape: (*shape)"""
+    return _soft_clip_moments(x) if isinstance(x, Moments) else soft_clip(x)
 
 
-class Columns(nn.Module):
+class PeriodicEmbedding(nn.Module):
     """Each standardised column z, bounded smoothly, beside a few numbers made of its waves cos(2π c z + b).
 
     The bound makes "far away" a finite place: nothing can run off along a line there. Waves let a network bend quickly
@@ -46,10 +46,10 @@ class Columns(nn.Module):
 
     Example:
         >>> import torch
-        >>> columns = Columns(3, size=4)
+        >>> columns = PeriodicEmbedding(3, size=4)
         >>> columns(torch.zeros(5, 3)).shape, columns.n_outputs
         (torch.Size([5, 15]), 15)
-        >>> Columns(1, size=0)(torch.tensor([[1e9]]))
+        >>> PeriodicEmbedding(1, size=0)(torch.tensor([[1e9]]))
         tensor([[3.0000]])
     """
 
@@ -126,8 +126,8 @@ class QuantileCodes(nn.Module):
         return f"n_columns={self.n_columns}, n_outputs={self.n_outputs}"
 
 
-class WithShortcut(nn.Module):
-    """A network behind `Columns`, and a linear map of the bounded columns beside it, which starts at 0.
+class SkipLinear(nn.Module):
+    """A network behind `PeriodicEmbedding`, and a linear map of the bounded columns beside it, which starts at 0.
 
     Args:
         columns: what embeds them.
@@ -135,7 +135,7 @@ class WithShortcut(nn.Module):
         n_outputs: of the body.
     """
 
-    def __init__(self, columns: Columns, body: nn.Module, n_outputs: int):
+    def __init__(self, columns: PeriodicEmbedding, body: nn.Module, n_outputs: int):
         super().__init__()
         self.columns, self.body = columns, body
         self.shortcut = nn.Linear(columns.n_columns, n_outputs, bias=False)

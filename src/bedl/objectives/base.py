@@ -36,7 +36,7 @@ class Batch(NamedTuple):
             shape: (n,) or (n, *places)
         perturbed: off-manifold copies of `x`, or of its first points, where an objective asked for them in `prepare`.
             shape: (copies, *input)
-        epoch: how often each point had been seen before this batch, where the method is `paced`; None: often. shape: ()
+        epoch: how often each point had been seen before this batch, where it `uses_epoch`; None: often. shape: ()
 
     Example:
         >>> import torch
@@ -173,7 +173,7 @@ class Objective(abc.ABC):
         return batch
 
     @property
-    def prepares_many(self) -> bool:
+    def prepares_batched(self) -> bool:
         """Whether `prepare` also takes batches of many networks at once, stacked along a dimension in front."""
         return type(self).prepare is Objective.prepare
 
@@ -237,9 +237,9 @@ class Sum:
         return all(term.additive for term in self.terms)
 
     @property
-    def prepares_many(self) -> bool:
+    def prepares_batched(self) -> bool:
         """Whether `prepare` also takes batches of many networks at once; see `Objective`."""
-        return all(term.prepares_many for term in self.terms)
+        return all(term.prepares_batched for term in self.terms)
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """Every term's random choices for this batch."""

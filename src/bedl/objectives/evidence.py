@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bedl.objectives.base import Batch, ForwardPass, Objective
-from bedl.objectives.ood_samples import Perturbation, takes_many, with_copies
+from bedl.objectives.ood_samples import Perturbation, takes_batched, with_copies
 
 __all__ = ["Known", "Unknown", "Unsure"]
 
@@ -102,14 +102,14 @@ class Unknown(Objective):
         return True
 
     @property
-    def prepares_many(self) -> bool:
-        return takes_many(self.perturbation)
+    def prepares_batched(self) -> bool:
+        return takes_batched(self.perturbation)
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         return with_copies(batch, self.perturbation, generator, self.share)
 
     def statistic(self, forward: ForwardPass) -> Tensor:
-        return forward.batch.mean_of_copies(forward.head.divergence_of_spread(forward.outputs_perturbed))
+        return forward.batch.mean_of_copies(forward.head.kl_centred(forward.outputs_perturbed))
 
     def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
         return self.strength * (statistic.clamp_min(0.0) + 1e-3).sqrt()
@@ -157,7 +157,7 @@ class Unsure(Unknown):
         head, outputs = forward.head, forward.outputs_perturbed
         ignorance = head.log_ignorance(outputs)  # shape: (n, k)
         prior = torch.as_tensor(self.evidence, dtype=ignorance.dtype, device=ignorance.device)
-        return forward.batch.mean_of_copies(head.unevenness(outputs) + _log_cosh(ignorance + prior.log()).mean(-1))
+        return forward.batch.mean_of_copies(head.kl_from_uniform(outputs) + _log_cosh(ignorance + prior.log()).mean(-1))
 
     def value(self, statistic: Tensor, n_train: int | Tensor) -> Tensor:
         return self.strength * statistic

@@ -44,7 +44,7 @@ __all__ = [
     "perturbation_for",
     "shuffle_blocks",
     "smooth_blobs",
-    "takes_many",
+    "takes_batched",
     "turned",
     "varied",
     "warped",
@@ -468,7 +468,7 @@ def around_and_beyond(
     return torch.where(score <= most, torch.where(mixed, another, anywhere), around)
 
 
-around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes_many`
+around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes_batched`
 
 
 def beyond(x: Tensor, generator: Generator | None = None) -> Tensor:
@@ -479,7 +479,7 @@ def beyond(x: Tensor, generator: Generator | None = None) -> Tensor:
 beyond.many_tables = True  # type: ignore[attr-defined]
 
 
-def takes_many(perturbation: Perturbation | None) -> bool:
+def takes_batched(perturbation: Perturbation | None) -> bool:
     """Whether a perturbation makes copies of many tables in one call: it says so by an attribute `many_tables`."""
     return bool(getattr(perturbation, "many_tables", False))
 
@@ -502,7 +502,7 @@ def with_copies(
             "PAC(on='perturbed', perturbation=lambda x, generator: …), or stay with the data (on='data')"
         )
     x, kind = batch.x, perturbation or perturbation_for(batch.x)
-    if share < 1 and takes_many(kind):
+    if share < 1 and takes_batched(kind):
         x = x[..., : math.ceil(share * x.shape[-2]), :]
     elif share < 1:
         x = map_parts(lambda part: part[: math.ceil(share * len(part))], x)

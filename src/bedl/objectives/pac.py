@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl.objectives.base import Batch, ForwardPass, Objective
-from bedl.objectives.ood_samples import Perturbation, takes_many, with_copies
+from bedl.objectives.ood_samples import Perturbation, takes_batched, with_copies
 
 if TYPE_CHECKING:
     from bedl.heads import Head
@@ -76,8 +76,8 @@ class PAC(Objective):
         return self.evidence if self.on == "data" else None
 
     @property
-    def prepares_many(self) -> bool:
-        return self.on == "data" or takes_many(self.perturbation)
+    def prepares_batched(self) -> bool:
+        return self.on == "data" or takes_batched(self.perturbation)
 
     def prepare(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         return batch if self.on == "data" else with_copies(batch, self.perturbation, generator)

@@ -176,12 +176,12 @@ class EarlyStopping:
     min_delta: float = 0.0
     restore_best: bool = True
 
-    def start(self) -> Watch:
+    def start(self) -> EarlyStoppingState:
         """The state of one run."""
-        return Watch(self)
+        return EarlyStoppingState(self)
 
 
-class Watch:
+class EarlyStoppingState:
     """What early stopping remembers during a run."""
 
     def __init__(self, rule: EarlyStopping):

@@ -37,7 +37,7 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "FORMAT",
-    "Pace",
+    "CheckpointTimer",
     "VERSION",
     "build_of",
     "capture",
@@ -211,7 +211,7 @@ class Checkpoints:
             raise ValueError("Checkpoints: every_steps is at least 0, every_seconds more than 0, keep at least 1")
 
 
-class Pace:
+class CheckpointTimer:
     """When the next checkpoint is due.
 
     Args:

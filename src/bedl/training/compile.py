@@ -22,7 +22,7 @@ from bedl.moments import Moments
 from bedl.nn import GaussianLayer
 from bedl.training.data import Points, cast
 
-__all__ = ["Compile", "Compiled", "few_threads", "has_fast_bfloat16", "should_compile", "variance_precision"]
+__all__ = ["Compile", "Compiled", "limit_threads", "has_fast_bfloat16", "should_compile", "variance_precision"]
 
 
 Compile = bool | str  # True, False or "auto"
@@ -33,7 +33,7 @@ logger = logging.getLogger("bedl")
 # seconds, with the head; max-pooling and ELU, whose formulas are long, come on top
 COST, COST_PER_LAYER = (20.0, 6.0) if _kernels.is_built() else (35.0, 15.0)
 SAVED_PER_STEP = 1.5e-3  # seconds: calls that are no longer made one by one
-FEW_STEPS = 50  # of which none is long enough
+MIN_STEPS = 50  # of which none is long enough
 SAVED_PER_ACTIVATION = 1e-8 if _kernels.is_built() else 3e-8  # seconds: intermediate results that stay in cache
 
 
@@ -52,7 +52,7 @@ def should_compile(choice: Compile, method: Any, points: Points, batch_size: int
         raise ValueError(f'compile must be True, False or "auto", not {choice!r}')
     if choice != "auto":
         return bool(choice)
-    if steps < FEW_STEPS:
+    if steps < MIN_STEPS:
         return False
     layers, activations = _size(method, points)
     cost = COST + COST_PER_LAYER * layers
@@ -146,11 +146,11 @@ class Compiled:
 # How many threads: small steps are over before several have met, and those that wait for others compute meanwhile.
 
 
-LARGE = 2**26  # multiplications from which several threads pay; some milliseconds of one
+MULTITHREADED_MULTIPLICATIONS = 2**26  # multiplications from which several threads pay; some milliseconds of one
 
 
 @contextmanager
-def few_threads(multiplications: float) -> Iterator[None]:
+def limit_threads(multiplications: float) -> Iterator[None]:
     """One thread inside the block, if a pass takes so few multiplications; then as many as before.
 
     Decided from the work alone, so that the same call gives the same numbers. A step of ten networks of a table takes
@@ -160,12 +160,12 @@ def few_threads(multiplications: float) -> Iterator[None]:
         multiplications: of one pass through all networks; parameters times rows, where each is used once for a row.
 
     Example:
-        >>> with few_threads(1000 * 64):
+        >>> with limit_threads(1000 * 64):
         ...     torch.get_num_threads()
         1
     """
     before = torch.get_num_threads()
-    alone = before > 1 and multiplications < LARGE
+    alone = before > 1 and multiplications < MULTITHREADED_MULTIPLICATIONS
     if alone:
         torch.set_num_threads(1)
     try:

@@ -21,19 +21,19 @@ from bedl.nn.calling import map_parts
 from bedl.nn.layers import GaussianConv1d, GaussianConv2d, GaussianConv3d
 from bedl.training.data import Points, cast
 
-__all__ = ["Correct", "correct_after", "forget_correction"]
+__all__ = ["Correct", "correct_after_fit", "reset_correction"]
 
 
 Correct = bool | str  # True, False or "auto"
 
 logger = logging.getLogger("bedl")
 INPUTS, DRAWS = 300, 10  # covariances differ from input to input more than few draws are noisy
-FEW_STEPS = 100  # after which a network is hardly trained
-MOST_HELD = 2**28 / 64  # values of inputs: layers have so many times as many, and those of all inputs are held
-MOST_DRAWN = 3e9  # weights: each input draws its own, and a core some 1e8 of them in a second
+MIN_STEPS = 100  # after which a network is hardly trained
+MAX_INPUT_NUMEL = 2**28 / 64  # values of inputs: layers have so many times as many, and those of all inputs are held
+MAX_WEIGHT_DRAWS = 3e9  # weights: each input draws its own, and a core some 1e8 of them in a second
 
 
-def forget_correction(method: Method, choice: Correct) -> None:
+def reset_correction(method: Method, choice: Correct) -> None:
     """Take back the correction of weights that are about to change."""
     if choice not in (True, False, "auto"):
         raise ValueError(f'correct must be True, False or "auto", not {choice!r}')
@@ -42,7 +42,7 @@ def forget_correction(method: Method, choice: Correct) -> None:
         remove_correction(net)
 
 
-def correct_after(method: Method, points: Points, choice: Correct, steps: int, device: torch.device) -> None:
+def correct_after_fit(method: Method, points: Points, choice: Correct, steps: int, device: torch.device) -> None:
     """Correct the variances of a trained network, in place, if that was asked for or is called for.
 
     Inputs that were not learned from are better: a network is surer of those that were, in ways that one pass misses.
@@ -51,13 +51,13 @@ def correct_after(method: Method, points: Points, choice: Correct, steps: int, d
     if not choice or not isinstance(net, nn.Module):
         return
     predicts_in_one_pass = hasattr(method, "outputs")
-    if choice == "auto" and (steps < FEW_STEPS or not predicts_in_one_pass or not shares_draws(net)):
+    if choice == "auto" and (steps < MIN_STEPS or not predicts_in_one_pass or not shares_draws(net)):
         return
     layers = [layer for layer in net.modules() if isinstance(layer, GaussianLayer)]
     weights = sum(p.numel() for layer in layers for name, p in layer.named_parameters(recurse=False) if "mean" in name)
     sizes: list[int] = []
     map_parts(lambda part: sizes.append(part[0].numel()), next(points.fetch([np.arange(1)]))[0])
-    count = int(min(INPUTS, points.n, MOST_DRAWN / DRAWS / max(weights, 1), MOST_HELD / max(sizes)))
+    count = int(min(INPUTS, points.n, MAX_WEIGHT_DRAWS / DRAWS / max(weights, 1), MAX_INPUT_NUMEL / max(sizes)))
     if choice == "auto" and count < min(INPUTS // 12, points.n):
         logger.warning(
             "standard deviations of this network may come out too small, as positions share the draws of its weights; "

@@ -141,7 +141,7 @@ class Place(NamedTuple):
 class Share(NamedTuple):
     """What one process has to do in a step: micro-batches, each with the number of points that count."""
 
-    micros: Iterable[tuple[Fetched, int]]
+    micro_batches: Iterable[tuple[Fetched, int]]
     n_points: int  # of all processes
     last: bool  # in its epoch
 
@@ -325,10 +325,10 @@ def as_validation(data: Data, num_workers: int, collate: Callable[[list], Any] |
 def warn_of_targets(method: Any, points: Points) -> None:
     """Warns of targets that the method's head can hardly learn as they are; those of a Dataset are not looked at."""
     head: Any = getattr(method, "head", None)
-    if points.scaled or not hasattr(head, "doubts") or points.y is None:
+    if points.scaled or not hasattr(head, "scaling_warning") or points.y is None:
         return
     chosen = np.arange(points.n)[:: max(1, points.n // LOOKED_AT)]
-    doubt = head.doubts(_rows(points.y, chosen if points.index is None else points.index[chosen]))
+    doubt = head.scaling_warning(_rows(points.y, chosen if points.index is None else points.index[chosen]))
     if doubt is not None:
         warnings.warn(doubt, stacklevel=3)
 

@@ -17,7 +17,7 @@ from bedl._utils.errors import BEDLError
 from bedl.methods import Batch, Method
 from bedl.nn import GaussianLayer
 
-__all__ = ["NonFiniteLossError", "Origin", "find_origin", "warn_if_dead", "warn_of_missing_gradients"]
+__all__ = ["NonFiniteLossError", "Origin", "find_origin", "check_constant_predictions", "warn_of_missing_gradients"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +123,11 @@ def _watching(method: nn.Module) -> Iterator[list[tuple[str, str]]]:
 # The loss of a dead network is that of knowing nothing, and finite.
 
 
-LEAST = 1e-4  # by how much predictions differ, in units of how unsure they are
+MIN_SPREAD = 1e-4  # by how much predictions differ, in units of how unsure they are
 
 
 @torch.no_grad()
-def warn_if_dead(method: Method, batch: Batch) -> None:
+def check_constant_predictions(method: Method, batch: Batch) -> None:
     """Warns where predictions are the same for all points though targets are not.
 
     Args:
@@ -138,7 +138,7 @@ def warn_if_dead(method: Method, batch: Batch) -> None:
         return
     method.eval()
     found = method.predict(batch.x)
-    if _spread(found.mean.double().flatten(0, -2)) <= LEAST * found.variance.double().amax().sqrt():
+    if _spread(found.mean.double().flatten(0, -2)) <= MIN_SPREAD * found.variance.double().amax().sqrt():
         warnings.warn(
             f"predictions for {len(batch.y)} training points with different targets are all the same: the network has "
             "learned nothing of its inputs. Its units may have died in the first steps: lower the learning rate, or "

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bedl.methods import Batch, Method
-from bedl.nn import refuse_frozen
+from bedl.nn import check_not_cached
 from bedl.training import checkpoint
 from bedl.training import checkpoint as random_state
 from bedl.training.callbacks import (
@@ -31,9 +31,9 @@ from bedl.training.callbacks import (
     counted,
     scored,
 )
-from bedl.training.checkpoint import Checkpoints, Pace, capture_torch, restore_torch, resume_from
+from bedl.training.checkpoint import Checkpoints, CheckpointTimer, capture_torch, restore_torch, resume_from
 from bedl.training.compile import Compile, should_compile, variance_precision
-from bedl.training.correction import Correct, correct_after, forget_correction
+from bedl.training.correction import Correct, correct_after_fit, reset_correction
 from bedl.training.data import (
     Data,
     Fetched,
@@ -46,8 +46,13 @@ from bedl.training.data import (
     stream_seed,
     warn_of_targets,
 )
-from bedl.training.diagnostics import NonFiniteLossError, find_origin, warn_if_dead, warn_of_missing_gradients
-from bedl.training.engines.fabric import GradientStep, Micro, Statistics
+from bedl.training.diagnostics import (
+    NonFiniteLossError,
+    check_constant_predictions,
+    find_origin,
+    warn_of_missing_gradients,
+)
+from bedl.training.engines.fabric import GradientStep, MicroBatch, Statistics
 
 __all__ = ["FitResult", "Run", "Settings", "adam", "fit"]
 
@@ -104,7 +109,7 @@ class Run:
             validation,
             settings,
         )
-        forget_correction(method, settings.correct)
+        reset_correction(method, settings.correct)
         method.to(fabric.device)  # before the optimiser looks at where parameters are
         optimizer = settings.optimizer([p for p in method.parameters() if p.requires_grad])
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
@@ -120,7 +125,7 @@ class Run:
         self.rows: list[Row] = []
         self.seen: Batch | None = None  # the last batch, but that at the end of an epoch
         self.checkpoint: Path | None = None
-        self.pace = Pace(settings.checkpoints)
+        self.timer = CheckpointTimer(settings.checkpoints)
 
     def _compiles(self) -> bool:
         s, fabric = self.settings, self.fabric
@@ -144,14 +149,14 @@ class Run:
         if self.watch:
             self.watch.restore(self.method)
         inputs = self.points if self.validation is None else self.validation
-        correct_after(self.method, inputs, self.settings.correct, self.step, self.fabric.device)
-        if self.method.concludes:
+        correct_after_fit(self.method, inputs, self.settings.correct, self.step, self.fabric.device)
+        if self.method.has_fit_end:
             with torch.no_grad():
                 self.method.eval()
-                judges = () if self.validation is None else self._whole(self.validation)
-                self.method.conclude(self._whole(self.points), judges)
+                validation_batches = () if self.validation is None else self._whole(self.validation)
+                self.method.on_fit_end(self._whole(self.points), validation_batches)
         if self.seen is not None and self.fabric.world_size == 1:  # over processes, parameters may be spread
-            warn_if_dead(self.method, self.seen)
+            check_constant_predictions(self.method, self.seen)
 
     def _whole(self, points: Points, chunk: int = 1024) -> Iterator[Batch]:
         """A set in parts, on the device."""
@@ -167,8 +172,8 @@ class Run:
 
     def _epoch(self) -> None:
         self.method.train()
-        for micros, n_points, last in self._steps():
-            self._step(micros, n_points)
+        for micro_batches, n_points, last in self._steps():
+            self._step(micro_batches, n_points)
             if self.stop:
                 self.stopped_early = True
             if last:
@@ -201,28 +206,32 @@ class Run:
             self.stop = self.fabric.broadcast(self.stop)
 
     # -- one step ---------------------------------------------------------------------------------
-    def _steps(self) -> Iterator[tuple[list[Micro], float, bool]]:
+    def _steps(self) -> Iterator[tuple[list[MicroBatch], float, bool]]:
         """What is left of this epoch: micro-batches, how much all points of the step count, whether it is the last."""
         s, fabric = self.settings, self.fabric
         rank, world = fabric.global_rank, fabric.world_size
         for share in self.points.shares(Place(s.batch_size, s.seed, self.epoch, self.batch, rank, world, s.accumulate)):
-            micros = [self._prepared(points, count) for points, count in share.micros]
-            weighted = counted(self.method, micros[0][0].y, micros[0][0].weight)[1] is not None
-            yield micros, self._total(sum(c for _, c in micros)) if weighted else share.n_points, share.last
+            micro_batches = [self._prepared(points, count) for points, count in share.micro_batches]
+            weighted = counted(self.method, micro_batches[0][0].y, micro_batches[0][0].weight)[1] is not None
+            yield (
+                micro_batches,
+                self._total(sum(c for _, c in micro_batches)) if weighted else share.n_points,
+                share.last,
+            )
 
-    def _prepared(self, points: Fetched, count: float) -> Micro:
+    def _prepared(self, points: Fetched, count: float) -> MicroBatch:
         """A micro-batch on its device, and how much it counts: the sum of its weights, or how many points it has."""
         x, y, weight = points
         counts = counted(self.method, y, weight)[1]
         if counts is not None:
             count = float(counts.double().sum()) if count else 0.0
         x, y, weight = self.fabric.to_device(cast(x, y, weight, self.method))
-        batch = Batch(x, y, self.points.n_train, weight, epoch=self._pace_of(y.device))
+        batch = Batch(x, y, self.points.n_train, weight, epoch=self._epoch_of(y.device))
         return self.method.prepare(batch), count
 
-    def _pace_of(self, device: torch.device) -> Tensor | None:
+    def _epoch_of(self, device: torch.device) -> Tensor | None:
         """How often points have been seen so far, if the method asks for it. shape: ()"""
-        if not self.method.paced:
+        if not self.method.uses_epoch:
             return None
         return torch.tensor(self.epoch + self.batch * self.settings.epochs / self.total_steps, device=device)
 
@@ -233,7 +242,7 @@ class Run:
         total = torch.tensor(count, dtype=torch.float64, device=self.fabric.device)
         return float(self.fabric.all_reduce(total, reduce_op="sum"))
 
-    def _step(self, micros: list[Micro], n_points: float) -> None:
+    def _step(self, micro_batches: list[MicroBatch], n_points: float) -> None:
         if n_points == 0:  # all weights are 0
             self.step, self.batch = self.step + 1, self.batch + 1
             return
@@ -242,7 +251,7 @@ class Run:
             group["lr"] = base * factor
         before = capture_torch(self.fabric.device)
         self.optimizer.zero_grad()
-        loss = self.gradient(micros, n_points)
+        loss = self.gradient(micro_batches, n_points)
         if self.seen is None and self.fabric.world_size == 1:  # over processes, parameters may be spread
             warn_of_missing_gradients(self.method)
         norm = self._clip()
@@ -250,12 +259,12 @@ class Run:
         scaled = getattr(self.fabric.strategy.precision, "scaler", None) is not None  # float16 skips overflows itself
         if not torch.isfinite(loss + (0.0 if scaled else norm.to(loss.device))):
             restore_torch(before, self.fabric.device)
-            origin = find_origin(self.method, [batch for batch, _ in micros], self.fabric.autocast)
+            origin = find_origin(self.method, [batch for batch, _ in micro_batches], self.fabric.autocast)
             self.optimizer.zero_grad()
             raise NonFiniteLossError(self.step, total, origin, self.checkpoint)
         self.optimizer.step()
-        if self.seen is None or len(micros[0][0].y) >= len(self.seen.y):
-            self.seen = micros[0][0]
+        if self.seen is None or len(micro_batches[0][0].y) >= len(self.seen.y):
+            self.seen = micro_batches[0][0]
         self.step, self.batch = self.step + 1, self.batch + 1
         self.loss_sum, self.loss_points = self.loss_sum + total * n_points, self.loss_points + n_points
         rate = self.optimizer.param_groups[0]["lr"]
@@ -273,8 +282,8 @@ class Run:
         places = self.settings.checkpoints
         if places is None:
             return
-        due = self.pace.due(self.step, end_of_epoch)
-        if self.fabric.world_size > 1:  # clocks differ
+        due = self.timer.due(self.step, end_of_epoch)
+        if self.fabric.world_size > 1:  # their times differ
             due = self.fabric.broadcast(due)
         if due:
             self.checkpoint = checkpoint.save(self, Path(places.directory), places.keep)
@@ -524,14 +533,14 @@ def _check_method(method: Any) -> None:
             f"fit trains a method, such as BEDL(net, head); {type(method).__name__} is none. A class of your own "
             "derives from bedl.methods.Method"
         )
-    if method.learns != "by steps":
+    if method.fit_mode != "gradient":
         remedies = {
-            "in its members": "has members that learn independently: use bedl.training.fit_replicas(method, …)",
-            "by itself": "takes no gradient steps: call its own fit(x, y)",
+            "members": "has members that learn independently: use bedl.training.fit_replicas(method, …)",
+            "direct": "takes no gradient steps: call its own fit(x, y)",
         }
         nothing = "defines no way to learn: give it loss(batch), statistics(batch) and combine(…), or fit(x, y)"
-        raise TypeError(f"{type(method).__name__} {remedies.get(str(method.learns), nothing)}")
-    refuse_frozen(method, "fit")
+        raise TypeError(f"{type(method).__name__} {remedies.get(str(method.fit_mode), nothing)}")
+    check_not_cached(method, "fit")
 
 
 def _history(path: str | os.PathLike[str] | None, places: Checkpoints | None) -> list[Callback]:

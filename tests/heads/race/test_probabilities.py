@@ -14,10 +14,10 @@ from bedl.heads.integrals.nodes import (
     LOG_EXPONENTIAL,
     LOGISTIC,
     SMALL_VARIANCE,
-    clocks,
     log_mean_softmax,
+    log_survival_and_density,
+    quadrature_nodes,
     race,
-    race_nodes,
 )
 from tests.closeness import assert_same_up_to_rounding
 from tests.heads.oracles import exact, logits
@@ -157,8 +157,8 @@ def test_finite_everywhere_in_float32(n_classes, scale, stds, seed):
 def test_gradcheck_with_nodes_held_fixed():
     """All three outputs. The tolerance is the mixture's error: see `_Race`."""
     m, v = logits(4, 5, scale=2.0, s=3.0, spread=30, seed=2)
-    nodes, log_weight = race_nodes(m, v, 20)
-    early = slice(0, 14)  # later, the rates of clocks that have surely rung are clamped
+    nodes, log_weight = quadrature_nodes(m, v, 20)
+    early = slice(0, 14)  # later, the rates of classes that have surely rung are clamped
 
     def outputs(m, v):
         log_p, log_survival, log_rate = race(m, v, nodes, log_weight, 8)
@@ -187,7 +187,9 @@ def test_density_is_the_derivative_of_the_survival():
     w = torch.linspace(-30, 2, 200, dtype=F64)[:, None].requires_grad_()
     for variance in (0.0, 0.3, 4.0, 30.0):
         v = torch.full((200, 1), variance, dtype=F64).requires_grad_()
-        log_l, log_d, slope, by_variance = (x[..., 0] for x in clocks(w, v, torch.zeros(200, 1, dtype=F64), 8))
+        log_l, log_d, slope, by_variance = (
+            x[..., 0] for x in log_survival_and_density(w, v, torch.zeros(200, 1, dtype=F64), 8)
+        )
         (density,) = torch.autograd.grad(-log_l.exp().sum(), w, retain_graph=True)
         assert (density - log_d.exp()).abs().max() < 2e-4
         by_w, by_v = torch.autograd.grad(log_d.sum(), [w, v])

@@ -74,7 +74,7 @@ def test_many_points_in_chunks_and_second_derivatives_refused(monkeypatch):
     head = Dirichlet(10)
     m, v, y = (torch.cat([t] * 4) for t in case())  # 80 points, 32 at a time
     whole = head.log_marginal_and_kl(Moments(m, v), y)
-    monkeypatch.setattr("bedl.heads.dirichlet.LARGEST_ON_CPU", 1)
+    monkeypatch.setattr("bedl.heads.dirichlet.MAX_NUMEL_ON_CPU", 1)
     parts = head.log_marginal_and_kl(Moments(m, v), y)
     torch.testing.assert_close(whole, parts)
     (first,) = torch.autograd.grad(parts[0].sum(), [m], create_graph=True)

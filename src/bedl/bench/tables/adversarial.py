@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bedl._utils.io import Row
-from bedl.bench.benchmark import Cell, Choice, Column, Outcome, Root, Table
+from bedl.bench.benchmark import Cell, Choice, Column, Root, RunResult, Table
 from bedl.bench.images import PAPER, Images, fitted, load, network_setup, settings_of
 from bedl.evaluation import metrics
 
@@ -19,7 +19,7 @@ __all__ = ["TABLE", "attacked"]
 STRENGTHS = {"mnist": tuple(i / 10 for i in range(11)), "cifar-1-5": tuple(i / 40 for i in range(9))}
 SHOWN = {"mnist": (0.1, 0.3), "cifar-1-5": (0.05, 0.1)}
 ATTACKED = 1000  # of the test images, the first
-SURE = 0.9
+CONFIDENT = 0.9
 
 
 class Adversarial(Table):
@@ -57,7 +57,7 @@ class Adversarial(Table):
         for name in wanted:
             load_images("mnist" if name == "mnist" else "cifar10", train=False, root=root)  # raises, with what to do
 
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         return run(cell, load(cell.dataset, root))
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
@@ -70,7 +70,7 @@ class Adversarial(Table):
         ]
 
 
-def run(cell: Cell, images: Images) -> Outcome:
+def run(cell: Cell, images: Images) -> RunResult:
     """Learn, then attack test images, once."""
     from bedl.bench.util import cifar_net, lenet5
 
@@ -84,7 +84,7 @@ def run(cell: Cell, images: Images) -> Outcome:
         found |= {f"{name}_{how}": value for name, value in scores[strengths.index(strength)].items()}
     curves = {name: [round(one[name], 5) for one in scores] for name in scores[0]}
     settings = {**settings_of(plan, model, images), "attacked_images": len(y)}
-    return Outcome(found, settings, {"strength": list(strengths), **curves})
+    return RunResult(found, settings, {"strength": list(strengths), **curves})
 
 
 def attacked(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ def _scores(model: Any, x: np.ndarray, y: np.ndarray, classes: int) -> dict[str,
     return {
         "accuracy": metrics.accuracy(y, p),
         "entropy": float(prediction.entropy.mean()) / math.log(classes),
-        "sure_and_wrong": float(np.mean(wrong & (p.max(1) > SURE))),
+        "sure_and_wrong": float(np.mean(wrong & (p.max(1) > CONFIDENT))),
     }
 
 

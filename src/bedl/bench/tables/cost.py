@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bedl._utils.io import Row
-from bedl.bench.benchmark import Cell, Column, Outcome, Root, Table
+from bedl.bench.benchmark import Cell, Column, Root, RunResult, Table
 from bedl.bench.presets import SAME, figures
 from bedl.bench.util import PeakMemory, cifar_net, lenet5, medians, mlp, threads
 from bedl.methods import Batch, Method, Problem, registry
@@ -53,7 +53,7 @@ class Cost(Table):
     )
     across = "metrics"
 
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         torch.manual_seed(cell.seed)
         draws = DRAWS if cell.preset == "paper" else 100
         options: dict[str, Any] = {"samples": draws} if cell.method in DRAWN else {}
@@ -74,7 +74,7 @@ class Cost(Table):
             settings["deviations"] = (
                 "likelihood and divergence are in closed form or by quadrature: nothing is drawn",
             )
-        return Outcome(metrics, settings)
+        return RunResult(metrics, settings)
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
         from bedl.evaluation.report.layout import data, table

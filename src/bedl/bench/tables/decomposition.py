@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bedl._utils.io import Row
-from bedl.bench.benchmark import Cell, Column, Outcome, Root, Table
+from bedl.bench.benchmark import Cell, Column, Root, RunResult, Table
 from bedl.bench.presets import setup
 from bedl.bench.util import SOURCES, in_gap, noise_of_gap, with_gap
 
@@ -42,12 +42,12 @@ class Decomposition(Table):
     )
     across = "metrics"
 
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         plan = setup(cell.preset, cell.method, cell.dataset, ROWS)
         rng = np.random.default_rng([cell.split, cell.seed])
         options: dict[str, Any] = {**plan.estimator, "device": "cpu", "random_state": cell.seed}
         metrics, curves = (_targets if cell.dataset == "targets" else _classes)(options, rng)
-        return Outcome(metrics, {**plan.estimator, "rows": ROWS, "deviations": plan.deviations}, curves)
+        return RunResult(metrics, {**plan.estimator, "rows": ROWS, "deviations": plan.deviations}, curves)
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
         from bedl.bench.page import parts_card

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bedl._utils.io import Row
-from bedl.bench.benchmark import Cell, Column, Outcome, Root, Table
+from bedl.bench.benchmark import Cell, Column, Root, RunResult, Table
 from bedl.bench.presets import setup
 from bedl.bench.util import SOURCES, Source, spearman
 
@@ -22,7 +22,7 @@ SIZES = (50, 100, 200, 400, 800, 1600, 3200)
 FIXED_SIZE, FIXED_NOISE = 400, 2  # rows while the noise varies; which of the noises while the number of rows does
 FRESH = 500  # rows that the parts are averaged over
 PARTS = ("data", "distributional", "model", "epistemic")
-RIVALS = ("bedl", "bedl+reg", "ensemble", "mc-dropout", "dvi")
+BASELINES = ("bedl", "bedl+reg", "ensemble", "mc-dropout", "dvi")
 
 
 class Disentangle(Table):
@@ -36,7 +36,7 @@ class Disentangle(Table):
         "within ±0.3, data with noise ≥ 0.9. A posterior's spread does grow with noise, other things equal."
     )
     datasets = tuple(SOURCES)
-    methods = {"paper": RIVALS, "best": ("auto", "evidence", *RIVALS)}  # noqa: RUF012
+    methods = {"paper": BASELINES, "best": ("auto", "evidence", *BASELINES)}  # noqa: RUF012
     more = ("bedl-hyper", "varout", "laplace", "sngp", "sparse-gp", "fast-dropout", "deterministic")
     columns = (
         Column("epistemic_with_rows", "epistemic with rows", "target", target=-1.0),
@@ -51,7 +51,7 @@ class Disentangle(Table):
     def splits(self, dataset: str) -> int:
         return 3
 
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         source = SOURCES[cell.dataset]
         middle = source.noises[FIXED_NOISE]
         by_size = [_parts(cell, source, [(n, middle)])[0] for n in SIZES]
@@ -68,7 +68,7 @@ class Disentangle(Table):
             **plan.estimator, "sizes": SIZES, "noise_while_sizes_vary": middle, "rows_while_noise_varies": FIXED_SIZE,
             "deviations": plan.deviations,
         }  # fmt: skip
-        return Outcome(metrics, settings, curves)
+        return RunResult(metrics, settings, curves)
 
     def sections(self, rows: Sequence[Row]) -> Sequence[str]:
         from bedl.bench.page import sweep_cards
@@ -88,7 +88,7 @@ def _kind(row: Row) -> tuple[str, str, str]:
 def _parts(cell: Cell, source: Source, wanted: Sequence[tuple[int, float]]) -> list[dict[str, float]]:
     """Means of the parts on fresh rows, of models for each (rows, noise): variances, or entropies of classes."""
     import bedl.estimators
-    from bedl.estimators.fit import fit_together
+    from bedl.estimators.fit import fit_many
 
     kind = bedl.estimators.BEDLClassifier if source.classes else bedl.estimators.BEDLRegressor
     tables, models = [], []
@@ -97,7 +97,7 @@ def _parts(cell: Cell, source: Source, wanted: Sequence[tuple[int, float]]) -> l
         tables.append(source.draw(n, noise, np.random.default_rng(seed)))
         plan = setup(cell.preset, cell.method, cell.dataset, n).estimator
         models.append(kind(**plan, device="cpu", random_state=cell.split + 1000 * cell.seed))
-    fit_together(models, tables)
+    fit_many(models, tables)
     fresh, _ = source.draw(FRESH, 0.0, np.random.default_rng([cell.split, cell.seed]))
     return [_means(model, fresh) for model in models]
 

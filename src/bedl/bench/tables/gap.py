@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from bedl.bench.benchmark import Cell, Outcome, Published, Root
+from bedl.bench.benchmark import Cell, Published, Root, RunResult
 from bedl.bench.regression import Parts, fit_and_score
 from bedl.bench.tables.uci import FOLDERS, UCI
 
@@ -21,7 +21,7 @@ __all__ = ["TABLE"]
 FEATURES = {
     "boston": 13, "energy": 8, "concrete": 8, "wine": 11, "kin8nm": 8, "power": 4, "naval": 16, "protein": 9,
 }  # fmt: skip
-RIVALS = ("bedl", "bedl+reg", "ensemble", "mc-dropout", "dvi", "sparse-gp")
+BASELINES = ("bedl", "bedl+reg", "ensemble", "mc-dropout", "dvi", "sparse-gp")
 
 
 class Gap(UCI):
@@ -34,13 +34,13 @@ class Gap(UCI):
         "far more than random splits do. Methods that do not notice the gap have low likelihoods and narrow intervals."
     )
     datasets = tuple(FEATURES)
-    methods = {"paper": RIVALS, "authors": ("bedl", "bedl+reg"), "best": ("auto", *RIVALS)}  # noqa: RUF012
+    methods = {"paper": BASELINES, "authors": ("bedl", "bedl+reg"), "best": ("auto", *BASELINES)}  # noqa: RUF012
     more = ("bedl-hyper", "varout", "pbp", "deterministic", "evidential-regression", "laplace", "sngp")
 
     def splits(self, dataset: str) -> int:
         return FEATURES[dataset]
 
-    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[Outcome]:
+    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[RunResult]:
         from bedl.data import UCIData, load_uci
 
         data = cast(UCIData, load_uci(FOLDERS[cells[0].dataset], root=root))

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bedl.bench.benchmark import Cell, Choice, Column, Outcome, Published, Root, Table
+from bedl.bench.benchmark import Cell, Choice, Column, Published, Root, RunResult, Table
 from bedl.bench.images import Images, class_scores, fitted, load, network_setup, settings_of
 from bedl.bench.presets import SAME, Setup, figures
 from bedl.bench.regression import seed_of
@@ -56,7 +56,7 @@ class GP(Table):
         for name in sorted({SUBSETS.get(dataset, dataset) for dataset in wanted}):
             load_images(name, train=False, root=root)  # raises, with the way to get it
 
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         images = load(SUBSETS.get(cell.dataset, cell.dataset), root)
         if cell.dataset in SUBSETS:
             cut = (images.x[:SOME], images.y[:SOME], images.x_test[:SCORED], images.y_test[:SCORED])
@@ -75,7 +75,7 @@ class GP(Table):
         return found
 
 
-def run(cell: Cell, images: Images) -> Outcome:
+def run(cell: Cell, images: Images) -> RunResult:
     """Learn from the images, then score the test part, once."""
     if cell.method in PROCESSES:
         plan = Setup({"method": cell.method}, _DEVIATIONS.get(cell.method, ()) if cell.preset == "paper" else ())
@@ -93,7 +93,7 @@ def run(cell: Cell, images: Images) -> Outcome:
         channels, side = images.x.shape[1], images.x.shape[-1]
         model = fitted(cell, images, plan, functools.partial(two_layers, side, channels), family="gp")
         scored = images.x_test
-    return Outcome(class_scores(model.predict_dist(scored), images.y_test), settings_of(plan, model, images))
+    return RunResult(class_scores(model.predict_dist(scored), images.y_test), settings_of(plan, model, images))
 
 
 _DEVIATIONS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bedl._utils.io import Row
-from bedl.bench.benchmark import Cell, Choice, Column, Outcome, Published, Root, Table
+from bedl.bench.benchmark import Cell, Choice, Column, Published, Root, RunResult, Table
 from bedl.bench.images import (
     PAPER,
     Images,
@@ -22,7 +22,7 @@ from bedl.bench.presets import SAME, figures
 __all__ = ["TABLE"]
 
 
-FOREIGN = {"mnist": "fashion", "cifar-1-5": "cifar-6-10"}  # the paper's
+OUT_OF_DOMAIN = {"mnist": "fashion", "cifar-1-5": "cifar-6-10"}  # the paper's
 FURTHER = ("cifar-grey", "turned", "inverted", "noise", "latin", "greek", "strokes", "digits")
 
 
@@ -37,7 +37,7 @@ class OOD(Table):
         "AUROC is by the entropy unless said otherwise; further foreign sets are scored by the epistemic part. On "
         "CIFAR the default is told that pictures may be mirrored, and takes 10 epochs: rows name all settings."
     )
-    datasets = tuple(FOREIGN)
+    datasets = tuple(OUT_OF_DOMAIN)
     methods = {"paper": PAPER, "authors": ("bedl", "bedl+reg"), "best": ("auto", "edl", "deterministic", "bedl+reg")}  # noqa: RUF012
     more = (
         "ensemble", "mc-dropout", "prior-network", "r-edl", "laplace", "sngp", "fast-dropout", "dvi", "varout",
@@ -68,7 +68,7 @@ class OOD(Table):
                 for own in name[1]:
                     load_images(own, train=False, root=root)  # raises, with the way to get it
 
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         return run(cell, load(cell.dataset, root), root)
 
     def published(self) -> Sequence[Published]:
@@ -91,7 +91,7 @@ class OOD(Table):
         ]
 
 
-def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) -> Outcome:
+def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) -> RunResult:
     """Learn, then score the test part and the foreign sets, once.
 
     Args:
@@ -110,13 +110,13 @@ def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) 
     sets, left_out = foreign_sets(cell.dataset, images.x_test, root, most)
     for name, foreign_images in sets.items():
         foreign = model.predict_dist(foreign_images)
-        scores, own = detection_scores(known, foreign), name == FOREIGN[cell.dataset]
+        scores, own = detection_scores(known, foreign), name == OUT_OF_DOMAIN[cell.dataset]
         metrics |= {key if own else f"{key}_{name}": value for key, value in scores.items()}
         if own:
             curves["foreign"] = entropy_curve(foreign)
             parts = ("data", "distributional", "model")
             metrics |= {f"{part}_foreign": float(getattr(foreign, part).mean()) for part in parts}
-    return Outcome(metrics, {**settings_of(plan, model, images), "left_out": left_out}, curves)
+    return RunResult(metrics, {**settings_of(plan, model, images), "left_out": left_out}, curves)
 
 
 TABLE = OOD()

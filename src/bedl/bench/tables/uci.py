@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 
 from bedl._utils.io import Row
-from bedl.bench.benchmark import Cell, Choice, Outcome, Published, Root, Table
+from bedl.bench.benchmark import Cell, Choice, Published, Root, RunResult, Table
 from bedl.bench.presets import uci_log_likelihoods
-from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, fit_and_score, retold, same_runs
+from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, equivalent_runs, fit_and_score, relabelled
 
 __all__ = ["FOLDERS", "TABLE", "UCI"]
 
@@ -43,20 +43,20 @@ class UCI(Table):
     def check(self, choice: Choice, root: Root = None) -> None:
         check_folders([name for name in self.datasets if choice.datasets is None or name in choice.datasets], root)
 
-    def work(self, cell: Cell, root: Root = None) -> Outcome:
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
         return self.work_together([cell], root)[0]
 
     def together(self, cells: Sequence[Cell]) -> Iterable[Sequence[Cell]]:
         return alike(cells, lambda cell: most_together(cell.method, cell.dataset))
 
-    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[Outcome]:
+    def work_together(self, cells: Sequence[Cell], root: Root = None) -> list[RunResult]:
         return fit_and_score(cells, [_parts(cell, root) for cell in cells])
 
-    def same_runs(self, cell: Cell) -> Sequence[Cell]:
-        return same_runs(cell)
+    def equivalent_runs(self, cell: Cell) -> Sequence[Cell]:
+        return equivalent_runs(cell)
 
-    def retold(self, cell: Cell, row: Row) -> Row:
-        return retold(cell, row)
+    def relabelled(self, cell: Cell, row: Row) -> Row:
+        return relabelled(cell, row)
 
     def published(self) -> Sequence[Published]:
         return uci_log_likelihoods()

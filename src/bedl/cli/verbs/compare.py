@@ -69,20 +69,20 @@ def compare(
 
       bedl compare diabetes --page diabetes.html --json
     """
-    from bedl._utils.io import refuse_unwritable
+    from bedl._utils.io import check_writable
     from bedl.cli.bars import Bars
     from bedl.cli.console import print_comparison
     from bedl.data import open_table
     from bedl.estimators.tabular import compare as compared
 
     if page is not None:
-        refuse_unwritable(page, overwrite)
+        check_writable(page, overwrite)
     table = open_table(data, root)
     found = compared(
         table, _targets(table, None if target is None else [target])[0], names(methods), splits=splits, holdout=holdout,
         ood=ood, leave_out=leave_out, task=task, coverage=coverage, epochs=epochs,
         hidden=widths(hidden) or "auto", out=out, overwrite=overwrite, seed=seed, device=device,
-        root=root, watcher=Bars("fits"),
+        root=root, callback=Bars("fits"),
     )  # fmt: skip
     if as_json:
         print_json(found.to_dict())

@@ -47,7 +47,7 @@ def evaluate(
     opened = load(model)
     whole = opened.results(
         data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
-        encoding=encoding, root=root, watcher=Bars(),
+        encoding=encoding, root=root, callback=Bars(),
     )  # fmt: skip
     scores, rows = score(whole), int(whole.labelled.sum())
     if as_json:
@@ -87,16 +87,16 @@ def report(
 
       bedl report digits-model digits:test --ood digits:mirrored --out digits.html
     """
-    from bedl._utils.io import refuse_unwritable
+    from bedl._utils.io import check_writable
     from bedl.cli.bars import Bars
     from bedl.estimators.tabular import load
     from bedl.evaluation.report import score, write_report
 
-    refuse_unwritable(out, overwrite)
+    check_writable(out, overwrite)
     whole = load(model).results(
         data, ood, coverage=coverage, unseen=unseen, extra=extra, on_foreign_values=on_foreign_values,
         encoding=encoding, root=root, need_target=False, examples=True,
-        watcher=Bars(),
+        callback=Bars(),
     )  # fmt: skip
     written = write_report(whole, out, overwrite=overwrite)
     if as_json:

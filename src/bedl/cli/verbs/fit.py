@@ -113,12 +113,12 @@ def fit(
       bedl fit houses.csv --target price --resume
     """
     from bedl.cli.console import fit_command, stem
-    from bedl.cli.progress import Onlooker
+    from bedl.cli.progress import ConsoleCallback
     from bedl.data import open_table
     from bedl.estimators.tabular import fit as learn
     from bedl.estimators.tabular.folder import partial_of
 
-    started, place, watcher = time.monotonic(), out or Path(f"{stem(data)}-model"), Onlooker(ensemble)
+    started, place, callback = time.monotonic(), out or Path(f"{stem(data)}-model"), ConsoleCallback(ensemble)
     layers, table = widths(hidden), open_table(data, root, encoding)
     options: dict[str, Any] = {
         "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
@@ -127,7 +127,7 @@ def fit(
         "ensemble": ensemble, "hidden": layers, "class_weight": class_weight, "seed": seed,
     }  # fmt: skip
     try:
-        model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, watcher=watcher, **options)
+        model = learn(table, out=place, device=device, resume=resume, overwrite=overwrite, callback=callback, **options)
     except (KeyboardInterrupt, Stopped) as stop:
         if partial_of(place).exists():
             say(f"Stopped. What was done so far is kept in {partial_of(place)}. Go on with:")
@@ -137,12 +137,12 @@ def fit(
         raise typer.Exit(exit_code(stop)) from None
     card, seconds = model.card, time.monotonic() - started
     assert card is not None
-    say(f"Done in {seconds:.1f} s, {watcher.training.epochs} epochs.")
+    say(f"Done in {seconds:.1f} s, {callback.training.epochs} epochs.")
     if as_json:
         print_json({
             "model": str(place), "task": card.task, "target": card.target, "data": card.data, "rows": card.rows,
             "features": model.encoder.n_features, "classes": model.encoder.classes,
-            "epochs": watcher.training.epochs, "seconds": round(seconds, 3), "scores": card.scores,
+            "epochs": callback.training.epochs, "seconds": round(seconds, 3), "scores": card.scores,
             "notes": card.notes,
         })  # fmt: skip
     elif card.scores:

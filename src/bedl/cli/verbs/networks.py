@@ -172,12 +172,12 @@ def export(
     """
     from dataclasses import asdict
 
-    from bedl._utils.io import refuse_unwritable
+    from bedl._utils.io import check_writable
     from bedl.estimators.tabular import load
 
     if onnx.suffix.lower() != ".onnx":
         raise typer.BadParameter(f"let the name end in .onnx, not {onnx.name!r}", param_hint="--onnx")
-    refuse_unwritable(onnx, overwrite)
+    check_writable(onnx, overwrite)
     written = load(model).export(onnx, precision=precision, overwrite=overwrite)
     if as_json:
         print_json({**asdict(written), "path": str(written.path)})

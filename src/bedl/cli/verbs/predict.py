@@ -97,7 +97,7 @@ def predict(
         stream.finish()
         sys.stdout.buffer.flush()
         return
-    written: Any = opened.predict(data, out, overwrite=overwrite, watcher=Bars(), **options)
+    written: Any = opened.predict(data, out, overwrite=overwrite, callback=Bars(), **options)
     if as_json:
         seconds = round(time.monotonic() - started, 3)
         print_json({"predictions": str(out), "rows": written.rows, "columns": written.columns, "seconds": seconds})
@@ -113,7 +113,7 @@ def _predict_parts(model: Path, pattern: str, out: Path | None, as_json: bool, *
 
     if out is None:
         raise typer.BadParameter("several files need a folder for their predictions", param_hint="--out")
-    found = predict_parts(model, pattern, out, watcher=Bars("files"), **options)
+    found = predict_parts(model, pattern, out, callback=Bars("files"), **options)
     rows = sum(part.rows for part in found.written)
     if as_json:
         counts = {"files": len(found.written), "rows": rows, "skipped": found.skipped, "changed": len(found.changed)}

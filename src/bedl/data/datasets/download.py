@@ -45,7 +45,7 @@ __all__ = [
 DownloadProgress = Callable[[str, int, int | None], object]
 """Called with (file name, bytes so far, bytes in all or None)."""
 
-_MOST_BYTES = 1 << 30  # several times the largest data set
+_MAX_BYTES = 1 << 30  # several times the largest data set
 _DOWNLOAD_CHUNK = 1 << 18
 
 
@@ -113,10 +113,10 @@ class Resuming:
         with open(self.part, "ab" if start else "wb") as file:
             while chunk := response.read(_DOWNLOAD_CHUNK):
                 done += len(chunk)
-                if done > _MOST_BYTES:
+                if done > _MAX_BYTES:
                     file.close()
                     self.part.unlink()
-                    raise DataError(f"{url} is larger than {_MOST_BYTES >> 20} MiB, too large for a data set")
+                    raise DataError(f"{url} is larger than {_MAX_BYTES >> 20} MiB, too large for a data set")
                 file.write(chunk)
                 if self.progress is not None:
                     self.progress(name, done, total)

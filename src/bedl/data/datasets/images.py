@@ -29,7 +29,7 @@ IMAGE_CLASSES: dict[str, list[str]] = {
     "cifar10": "airplane automobile bird cat deer dog frog horse ship truck".split(),
 }
 _IDX_FOLDERS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
-_MAX_IMAGE_BYTES = 1 << 30  # far beyond any of these sets; what claims to be larger is damaged
+_MAX_IMAGE_BYTES = 1 << 30  # far beyond any of these sets; what says it is larger is damaged
 _CIFAR_ROW = 1 + 3 * 32 * 32
 
 

@@ -13,7 +13,7 @@ Tables are read in batches, and may be larger than memory. The command line `bed
 from bedl.estimators.tabular.comparison import Comparison, compare
 from bedl.estimators.tabular.fitting import fit
 from bedl.estimators.tabular.folder import ModelCard
-from bedl.estimators.tabular.model import TabularModel, Watcher, WrittenTable, load
+from bedl.estimators.tabular.model import TableCallback, TabularModel, WrittenTable, load
 
 __all__ = [
     "fit",
@@ -24,6 +24,6 @@ __all__ = [
     "Comparison",
     # what is known of a model, and who looks on
     "ModelCard",
-    "Watcher",
+    "TableCallback",
     "WrittenTable",
 ]

@@ -20,8 +20,8 @@ from bedl._utils.io import RowFile
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
 from bedl.estimators.tabular.fitting import _target
 from bedl.estimators.tabular.folder import read_json, write_json
-from bedl.estimators.tabular.model import Watcher
-from bedl.estimators.tabular.predict import EstimatorEngine, RowOptions, batch_rows
+from bedl.estimators.tabular.model import TableCallback
+from bedl.estimators.tabular.predict import EstimatorPredictor, RowOptions, batch_rows
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks import Results, concatenate, score
 
@@ -203,7 +203,7 @@ def compare(
     seed: int = 0,
     device: str = "auto",
     root: str | PathLike[str] | None = None,
-    watcher: Watcher | None = None,
+    callback: TableCallback | None = None,
 ) -> Comparison:
     """Train methods on the same splits of a table, and score them on the rows held out.
 
@@ -225,7 +225,7 @@ def compare(
         seed: of the splits and of all training.
         device: "auto", "cpu", "cuda", …
         root: where data sets that go by a name are.
-        watcher: who looks on.
+        callback: who looks on.
 
     Example:
         >>> found = compare("iris", methods=["deterministic", "edl"], splits=2, epochs=2, device="cpu")
@@ -234,7 +234,7 @@ def compare(
     """
     if splits < 1 or not 0 < holdout < 1:
         raise ValueError(f"splits must be at least 1 and holdout between 0 and 1, not {splits} and {holdout}")
-    watcher, table = watcher or Watcher(), open_table(data, root)
+    callback, table = callback or TableCallback(), open_table(data, root)
     folder = None if out is None else Path(out)
     with tempfile.TemporaryDirectory(prefix="bedl-") as scratch:
         work = _Work.of(table, target, task, Path(scratch), leave_out, ood, root)
@@ -251,7 +251,7 @@ def compare(
         }  # fmt: skip
         rows = ResultRows(folder, stamp, overwrite)
         trial = _Trial(work, settings, holdout, coverage, seed)
-        with watcher.bar("comparing", len(chosen) * splits) as advance:
+        with callback.bar("comparing", len(chosen) * splits) as advance:
             for split in range(splits):
                 for name in chosen:
                     if name not in refused and not rows.has(name, split):
@@ -405,13 +405,13 @@ class _Trial:
         return estimator.fit(np.array(self.work.x[kept]), np.array(self.work.y[kept]))
 
     def _record(self, estimator: Any, out: np.ndarray) -> Results:
-        engine, work = EstimatorEngine(estimator, self.work.task), self.work
+        engine, work = EstimatorPredictor(estimator, self.work.task), self.work
         record = self._predicted(engine, work.x[out], np.array(work.y[out]))
         if work.foreign is None:
             return record
         return dataclasses.replace(record, ood=self._predicted(engine, work.foreign, None))
 
-    def _predicted(self, engine: EstimatorEngine, x: np.ndarray, y: np.ndarray | None) -> Results:
+    def _predicted(self, engine: EstimatorPredictor, x: np.ndarray, y: np.ndarray | None) -> Results:
         work, step, parts = self.work, batch_rows(self.work.x.shape[1]), []
         for start in range(0, len(x), step):
             own = None if y is None else y[start : start + step]

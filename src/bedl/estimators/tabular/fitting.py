@@ -24,23 +24,23 @@ from bedl.data.profile import Progress
 from bedl.estimators.tabular.folder import (
     ModelCard,
     actual,
+    check_vacant,
     locked,
     partial_of,
     put_in_place,
     read_json,
-    refuse_taken,
     remove,
     write_files,
     write_json,
 )
-from bedl.estimators.tabular.model import TabularModel, Watcher
-from bedl.estimators.tabular.predict import EstimatorEngine, batch_rows, scores_of_encoded
+from bedl.estimators.tabular.model import TableCallback, TabularModel
+from bedl.estimators.tabular.predict import EstimatorPredictor, batch_rows, scores_of_encoded
 from bedl.evaluation import tasks
 
 __all__ = ["EncodedTable", "FitRun", "FitSettings", "encode", "fit", "split"]
 
 
-FEWEST = 20  # rows; of fewer none are held out
+MIN_ROWS = 20  # rows; of fewer none are held out
 NAMES = ("features", "targets")
 
 
@@ -107,7 +107,7 @@ def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, 
     from bedl.estimators.inputs import held_out
 
     n = len(x)
-    count = round(share * n) if n >= FEWEST else 0
+    count = round(share * n) if n >= MIN_ROWS else 0
     if not count:
         return
     if n - count < 2:
@@ -134,9 +134,12 @@ def split(x: np.ndarray, y: np.ndarray, share: float, seed: int, classes: bool, 
 
 
 RUN = "run.json"
-SMALL = 2**16  # weights of a layer
-MOST_EPOCHS = 200  # whose losses are kept for the page
-LEAST, MOST = 1.0, 60.0  # seconds between checkpoints: tiny epochs need none, a power cut costs at most a minute
+MULTITHREADED_WEIGHTS = 2**16  # weights of a layer
+MAX_EPOCHS = 200  # whose losses are kept for the page
+MIN_CHECKPOINT_SECONDS, MAX_CHECKPOINT_SECONDS = (
+    1.0,
+    60.0,
+)  # seconds between checkpoints: tiny epochs need none, a power cut costs at most a minute
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class FitRun:
 
     def __init__(self, table: Table, settings: FitSettings, place: Path, *, overwrite: bool, resume: bool):
         self.table, self.settings, self.place, self.partial = table, settings, place, partial_of(place)
-        refuse_taken(place, overwrite)
+        check_vacant(place, overwrite)
         self.encoder: TableEncoder | None = None
         self._stamp = {"settings": _plain(asdict(settings)), "data": _data_stamp(table)}
         self._forget_nothing_begun()
@@ -256,7 +259,8 @@ class FitRun:
             estimator = getattr(bedl.estimators, task.estimator)(
                 s.hidden or "auto", image_shape=self.encoder.image_shape, ensemble=s.ensemble,
                 epochs="auto" if s.epochs is None else s.epochs, device=device, callbacks=callbacks,
-                checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=MOST, least_seconds=LEAST),
+                checkpoint=Checkpoints(self.partial / "checkpoints", every_seconds=MAX_CHECKPOINT_SECONDS,
+                                       least_seconds=MIN_CHECKPOINT_SECONDS),
                 random_state=s.seed, method=s.method, **self._options(),
             )  # fmt: skip
             return estimator.fit(rows.x, rows.y)
@@ -313,7 +317,7 @@ def _threads(n_features: int, hidden: tuple[int, ...]) -> Iterator[None]:
     import torch
 
     widths, before = (n_features, *hidden), torch.get_num_threads()
-    small = max(a * b for a, b in zip(widths, (*hidden, 1), strict=True)) < SMALL
+    small = max(a * b for a, b in zip(widths, (*hidden, 1), strict=True)) < MULTITHREADED_WEIGHTS
     if small and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     try:
@@ -323,7 +327,7 @@ def _threads(n_features: int, hidden: tuple[int, ...]) -> Iterator[None]:
 
 
 def _training(estimator: Any) -> dict[str, Any]:
-    """What was chosen, and the course of the members' mean loss, of at most `MOST_EPOCHS` epochs."""
+    """What was chosen, and the course of the members' mean loss, of at most `MAX_EPOCHS` epochs."""
     found: dict[str, Any] = {"chosen": estimator.chosen_}
     for name in ("loss", "val_nll"):
         by_epoch: dict[int, list[float]] = {}
@@ -332,7 +336,7 @@ def _training(estimator: Any) -> dict[str, Any]:
                 by_epoch.setdefault(int(row["epoch"]), []).append(float(row[name]))
         means = [round(float(np.mean(by_epoch[epoch])), 5) for epoch in sorted(by_epoch)]
         if means and np.isfinite(means).all():
-            found[name] = means[:: -(-len(means) // MOST_EPOCHS)]
+            found[name] = means[:: -(-len(means) // MAX_EPOCHS)]
     return found
 
 
@@ -389,7 +393,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     root: str | PathLike[str] | None = None,
-    watcher: Watcher | None = None,
+    callback: TableCallback | None = None,
 ) -> TabularModel:
     """Learn from a table. Categories, dates and missing values are taken care of; `model.card.notes` say how.
 
@@ -420,7 +424,7 @@ def fit(
         resume: whether to go on with a fit that was interrupted.
         overwrite: whether to replace a model at `out`, and start anew where a fit was interrupted.
         root: where data sets that go by a name are; $BEDL_DATA, else ~/.cache/bedl, by default.
-        watcher: who looks on.
+        callback: who looks on.
 
     Example:
         >>> import numpy as np, pandas
@@ -441,22 +445,22 @@ def fit(
         drop_missing_target, holdout, epochs, ensemble, hidden if hidden is None else tuple(hidden), seed, method,
         decimal, class_weight,
     )  # fmt: skip
-    watcher = watcher or Watcher()
+    callback = callback or TableCallback()
     with _place(out) as place, locked(place):
         run = FitRun(table, settings, place, overwrite=overwrite, resume=resume)
-        return _learned(run, device, watcher, str(table.name if out is None else out))
+        return _learned(run, device, callback, str(table.name if out is None else out))
 
 
-def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularModel:
-    with watcher.bar("reading", None) as advance:
+def _learned(run: FitRun, device: str, callback: TableCallback, name: str) -> TabularModel:
+    with callback.bar("reading", None) as advance:
         encoder = run.decide(advance)
-    watcher.on_columns(encoder)
-    with watcher.bar("encoding", run.table.n_rows) as advance:
+    callback.on_columns(encoder)
+    with callback.bar("encoding", run.table.n_rows) as advance:
         rows = run.encode(advance)
-    watcher.on_rows(encoder, rows.counts)
-    estimator = run.train(rows, device, watcher.callbacks)
-    watcher.on_trained(estimator.chosen_)
-    model = TabularModel(name, encoder, EstimatorEngine(estimator, encoder.task))
+    callback.on_rows(encoder, rows.counts)
+    estimator = run.train(rows, device, callback.callbacks)
+    callback.on_trained(estimator.chosen_)
+    model = TabularModel(name, encoder, EstimatorPredictor(estimator, encoder.task))
     scores: dict[str, float] = {}
     notes = []
     if rows.held_x is not None and rows.held_y is not None:
@@ -468,7 +472,7 @@ def _learned(run: FitRun, device: str, watcher: Watcher, name: str) -> TabularMo
     elif run.settings.holdout > 0:
         notes = [
             f"no row was held out of {len(rows.x)}, so there are no scores: score the model on rows that it has not "
-            f"seen, or give more than {FEWEST} rows"
+            f"seen, or give more than {MIN_ROWS} rows"
         ]
         warnings.warn(notes[0], stacklevel=3)
     model.card = run.finish(estimator, rows, scores, notes)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bedl._utils.errors import BEDLError, ModelFileError, option
-from bedl._utils.io import OutputExistsError, OutputFileError, refuse_unwritable_folder, write_atomically
+from bedl._utils.io import OutputExistsError, OutputFileError, check_folder_writable, write_atomically
 from bedl.data import TableEncoder
 from bedl.data.columns import check_types
 from bedl.evaluation import tasks
@@ -43,9 +43,9 @@ __all__ = [
     "put_in_place",
     "read_card",
     "read_json",
-    "refuse_taken",
+    "check_vacant",
     "remove",
-    "seal_of",
+    "checksum_of",
     "write_files",
     "write_json",
     "write_model",
@@ -75,7 +75,7 @@ def actual(place: Path) -> Path:
     return place.resolve() if place.is_symlink() else place
 
 
-def refuse_taken(place: Path, overwrite: bool) -> None:
+def check_vacant(place: Path, overwrite: bool) -> None:
     """Say no, before any work, to a place that cannot be written, or holds what must not be lost."""
     if place.is_dir() and overwrite and not (place / CARD).is_file() and any(place.iterdir()):
         raise OutputExistsError(f"{place} is a folder that holds no model, and is not overwritten. Choose another")
@@ -87,7 +87,7 @@ def refuse_taken(place: Path, overwrite: bool) -> None:
             f"{place} exists. Choose another name, or replace it "
             f"({option('overwrite', True)}{begun if partial_of(place).exists() else ''})"
         )
-    refuse_unwritable_folder(place.parent)
+    check_folder_writable(place.parent)
 
 
 # -- one writer -----------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def locked(place: Path) -> Iterator[None]:
     stale. On network file systems it holds between machines as far as these pass locks on, as NFS does; one without
     locks is said by a warning.
     """
-    refuse_unwritable_folder(place.parent)
+    check_folder_writable(place.parent)
     path = place.with_name(f".{place.name}.lock")
     handle = _acquired(path, place)
     try:
@@ -216,8 +216,8 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 PAGE = "MODEL_CARD.md"
-MOST = 60  # columns, classes or notes that are listed
-LONGEST = 120  # letters of a text that comes from the data
+MAX_LISTED = 60  # columns, classes or notes that are listed
+MAX_LETTERS = 120  # letters of a text that comes from the data
 
 _KINDS = {
     "number": lambda c: f"number{_range(c)}",
@@ -246,11 +246,11 @@ def _lines(card: ModelCard) -> Iterator[str]:
     yield ""
     yield "| column | what it holds |"
     yield "| --- | --- |"
-    for column in encoder["columns"][:MOST]:
+    for column in encoder["columns"][:MAX_LISTED]:
         missing = "; missing in places" if column["has_missing"] else ""
         yield f"| {_quoted(column['name'])} | {_KINDS.get(column['kind'], lambda c: c['kind'])(column)}{missing} |"
-    if len(encoder["columns"]) > MOST:
-        yield f"| … | and {len(encoder['columns']) - MOST} more |"
+    if len(encoder["columns"]) > MAX_LISTED:
+        yield f"| … | and {len(encoder['columns']) - MAX_LISTED} more |"
     if encoder["unused"]:
         yield ""
         yield f"Not used: {_listed(encoder['unused'])}."
@@ -259,9 +259,9 @@ def _lines(card: ModelCard) -> Iterator[str]:
         yield from _scores(card.scores)
     if card.notes:
         yield from _section("Notes")
-        yield from (f"- {_quoted(note)}" for note in card.notes[:MOST])
-        if len(card.notes) > MOST:
-            yield f"- and {len(card.notes) - MOST} more, in model.json"
+        yield from (f"- {_quoted(note)}" for note in card.notes[:MAX_LISTED])
+        if len(card.notes) > MAX_LISTED:
+            yield f"- and {len(card.notes) - MAX_LISTED} more, in model.json"
     yield from _section("Settings")
     yield from (f"- {_quoted(name)}: {_quoted(value)}" for name, value in card.settings.items())
     yield from _section("Versions")
@@ -292,8 +292,8 @@ def _range(column: dict[str, Any]) -> str:
 
 
 def _listed(texts: list[str]) -> str:
-    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
-    return ", ".join(_quoted(text) for text in texts[:MOST]) + more
+    more = f" and {len(texts) - MAX_LISTED} more" if len(texts) > MAX_LISTED else ""
+    return ", ".join(_quoted(text) for text in texts[:MAX_LISTED]) + more
 
 
 def _quoted(value: Any) -> str:
@@ -303,7 +303,7 @@ def _quoted(value: Any) -> str:
     "`a¦'b'<script>\\\\n\\\\x1b[2J`"
     """
     text = str(value)
-    text = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    text = text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 1] + "…"
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return f"`{text.replace('`', chr(39)).replace('|', '¦') or ' '}`"
 
@@ -321,7 +321,7 @@ def _quoted(value: Any) -> str:
 
 FORMAT = "bedl.model"
 SCHEMA = 2
-SEALED = 2  # from this schema on a card has a checksum
+CHECKSUM_SINCE_SCHEMA = 2  # from this schema on a card has a checksum
 WEIGHTS = "model.safetensors"
 
 
@@ -367,7 +367,7 @@ def write_model(place: Path, estimator: Any, card: ModelCard, overwrite: bool = 
     """A folder with the estimator and the card, whole or not at all."""
     folder = actual(place)
     with locked(folder):
-        refuse_taken(folder, overwrite)
+        check_vacant(folder, overwrite)
         write_files(new_of(folder), estimator, card)
         put_in_place(new_of(folder), folder)
     return place
@@ -381,7 +381,7 @@ def write_files(stage: Path, estimator: Any, card: ModelCard) -> ModelCard:
     estimator.save(folder / WEIGHTS, overwrite=True)
     card = replace(card, weights=checksum(folder / WEIGHTS))
     content = {"format": FORMAT, "schema": SCHEMA, **asdict(card)}
-    write_json(folder / CARD, {**content, "sha256": seal_of(content)})
+    write_json(folder / CARD, {**content, "sha256": checksum_of(content)})
     write_atomically(folder / PAGE, card_text(card).encode())
     return card
 
@@ -401,9 +401,9 @@ def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
             f"{folder} was made by a newer bedl ({made_by}, schema {schema}; this one reads up to {SCHEMA}). "
             "Upgrade: pip install --upgrade bedl"
         )
-    seal = raw.pop("sha256", None)
+    checksum = raw.pop("sha256", None)
     # A flipped bit may hit the name of the checksum, or the schema that asks for one, but not both.
-    if (seal is not None or schema >= SEALED) and seal != seal_of(raw):
+    if (checksum is not None or schema >= CHECKSUM_SINCE_SCHEMA) and checksum != checksum_of(raw):
         raise ModelFileError(
             f"{folder / CARD} does not match its checksum: it was damaged or edited. Copy the folder again, or train "
             "again"
@@ -420,7 +420,7 @@ def read_card(folder: Path) -> tuple[ModelCard, TableEncoder]:
     return card, encoder
 
 
-def seal_of(content: Any) -> str:
+def checksum_of(content: Any) -> str:
     """SHA-256 of a JSON value, whatever the spaces and the order of names in its file."""
     try:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

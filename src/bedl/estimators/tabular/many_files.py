@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bedl._utils.errors import ModelFileError, option
-from bedl._utils.io import OutputExistsError, Row, RowFile, remove_leftovers
+from bedl._utils.io import OutputExistsError, Row, RowFile, remove_stale_temps
 from bedl._utils.parallel import WorkersKilledError, as_finished
 from bedl.data import DataError, DataFileNotFoundError
 from bedl.estimators.tabular.folder import CARD, read_json, write_json
-from bedl.estimators.tabular.model import TabularModel, Watcher, WrittenTable, load
+from bedl.estimators.tabular.model import TableCallback, TabularModel, WrittenTable, load
 
-__all__ = ["DONE", "Done", "PredictedParts", "is_pattern", "look", "predict_parts", "proof"]
+__all__ = ["DONE", "Manifest", "PredictedParts", "is_pattern", "file_stat", "predict_parts", "fingerprint"]
 
 
 DONE = "done.jsonl"
@@ -28,7 +28,7 @@ WRITTEN = ("predictions", "bytes of predictions", "time of predictions")
 Look = tuple[int | None, int | None]
 
 
-def look(path: Path) -> Look:
+def file_stat(path: Path) -> Look:
     """What tells a file from another of the same name: its size and its time; None and None where there is none."""
     try:
         found = path.stat()
@@ -37,7 +37,7 @@ def look(path: Path) -> Look:
     return found.st_size, found.st_mtime_ns
 
 
-def proof(part: Path, read: Look, target: Path) -> Row:
+def fingerprint(part: Path, read: Look, target: Path) -> Row:
     """The row that says so: these predictions are of that file.
 
     Args:
@@ -45,10 +45,10 @@ def proof(part: Path, read: Look, target: Path) -> Row:
         read: how it looked before it was read. One that changes meanwhile looks different at the next run.
         target: its predictions, in their place.
     """
-    return dict(zip((*READ, *WRITTEN), (_text(part), *read, _text(target.name), *look(target)), strict=True))
+    return dict(zip((*READ, *WRITTEN), (_text(part), *read, _text(target.name), *file_stat(target)), strict=True))
 
 
-class Done:
+class Manifest:
     """The rows of a folder of predictions, one for each file that was predicted.
 
     A row is written when its predictions are in their place, and counts as long as both files look as they did. So
@@ -66,16 +66,16 @@ class Done:
 
     def has(self, part: Path, target: Path) -> bool:
         """Whether the predictions of a file as it is now are in their place."""
-        row = proof(part, look(part), target)
+        row = fingerprint(part, file_stat(part), target)
         return None not in row.values() and self._rows.has(row)  # a file that is not there is none that was done
 
     def changed(self, part: Path, target: Path) -> bool:
         """Whether these predictions were made before, though of another file."""
         before = self._read.get(_text(target.name))
-        return before is not None and (_text(part), *look(part)) not in before
+        return before is not None and (_text(part), *file_stat(part)) not in before
 
     def add(self, row: Row) -> None:
-        """Keep what `proof` says."""
+        """Keep what `fingerprint` says."""
         self._rows.add(row)
 
 
@@ -89,7 +89,7 @@ def _text(path: Path | str) -> str:
 
 STAMP = "predictions.json"
 SUFFIXES = {".parquet": ".parquet", ".tsv": ".tsv"}  # of predictions; others become .csv
-MOST_DEATHS = 3  # of workers, in a row, without a file
+MAX_DEATHS = 3  # of workers, in a row, without a file
 
 
 class PredictedParts(NamedTuple):
@@ -117,7 +117,7 @@ def predict_parts(
     scheduler: str | None = None,
     jobs: int = 1,
     overwrite: bool = False,
-    watcher: Watcher | None = None,
+    callback: TableCallback | None = None,
     **options: Any,
 ) -> PredictedParts:
     """Predict the rows of many files, into a folder with a file for each.
@@ -134,7 +134,7 @@ def predict_parts(
         scheduler: address of a Dask scheduler, such as "tcp://10.0.0.1:8786".
         jobs: processes on this machine, where there is no scheduler.
         overwrite: whether to start anew where the folder holds predictions of another model or with other options.
-        watcher: who looks on.
+        callback: who looks on.
         options: further ones of `TabularModel.predict`.
     """
     place, folder = Path(model).absolute(), Path(out).absolute()
@@ -146,14 +146,14 @@ def predict_parts(
     load(place)  # what is wrong with it is said here
     targets = _targets(pattern, folder)
     _claim(folder, place, options, overwrite)
-    remove_leftovers(folder, [target.name for target in targets.values()])
-    done = Done(folder)
+    remove_stale_temps(folder, [target.name for target in targets.values()])
+    done = Manifest(folder)
     left = {part: target for part, target in targets.items() if not done.has(part, target)}
     changed = [part for part, target in left.items() if done.changed(part, target)]
     for part in changed:
         left[part].unlink(missing_ok=True)  # nobody is to read it for the predictions of what is there now
     skipped, written, deaths = len(targets) - len(left), [], 0
-    with (watcher or Watcher()).bar("predicting", len(left)) as advance:
+    with (callback or TableCallback()).bar("predicting", len(left)) as advance:
         while left:
             calls = ((_predict_part, (str(place), str(part), str(target), options)) for part, target in left.items())
             try:
@@ -164,14 +164,14 @@ def predict_parts(
                     advance(1)
             except WorkersKilledError:
                 deaths += 1
-                if deaths > MOST_DEATHS:
+                if deaths > MAX_DEATHS:
                     raise
     return PredictedParts(written, skipped, changed)
 
 
 def _predict_part(model: str, part: str, target: str, options: dict[str, Any]) -> tuple[str, int, list[str], Row]:
     """What a worker does."""
-    read = look(Path(part))
+    read = file_stat(Path(part))
     if not Path(part).exists():
         raise DataFileNotFoundError(
             f"{part} cannot be seen from a worker. Files, model and folder have to be on a disk that all workers share"
@@ -183,7 +183,7 @@ def _predict_part(model: str, part: str, target: str, options: dict[str, Any]) -
             raise
         raise DataError(f"{part}: {error}") from None  # among many files, which one
     assert isinstance(found, WrittenTable)
-    return part, found.rows, found.columns, proof(Path(part), read, Path(target))
+    return part, found.rows, found.columns, fingerprint(Path(part), read, Path(target))
 
 
 @functools.lru_cache(maxsize=2)
@@ -215,7 +215,7 @@ def _claim(folder: Path, model: Path, options: dict[str, Any], overwrite: bool) 
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in content)).hexdigest()
     now = json.loads(json.dumps({"model": digest, **options}, default=str))
     place = folder / STAMP
-    remove_leftovers(folder, [STAMP])  # alone in a folder it would make that one of other files
+    remove_stale_temps(folder, [STAMP])  # alone in a folder it would make that one of other files
     if place.exists() and not overwrite:
         before = read_json(place)
         different = [key for key in now if before.get(key) != now[key]]

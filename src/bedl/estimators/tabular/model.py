@@ -16,9 +16,9 @@ from bedl._utils.errors import ModelFileError
 from bedl.data import DataError, Table, TableEncoder, TableWriter, open_table
 from bedl.estimators.tabular.folder import WEIGHTS, ModelCard, new_of, partial_of, read_card, write_model
 from bedl.estimators.tabular.predict import (
-    Engine,
-    EstimatorEngine,
-    OnnxEngine,
+    EstimatorPredictor,
+    OnnxPredictor,
+    Predictor,
     RowOptions,
     predicted_columns,
     record_of,
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from bedl.data import TableEncoder
     from bedl.deploy import ExportReport
 
-__all__ = ["TabularModel", "Watcher", "WrittenTable", "load"]
+__all__ = ["TabularModel", "TableCallback", "WrittenTable", "load"]
 
 
-class Watcher:
+class TableCallback:
     """Is told what happens; override what you need. This one keeps silent.
 
     Attributes:
@@ -92,7 +92,7 @@ class TabularModel:
         ('classification', True)
     """
 
-    def __init__(self, name: str, encoder: TableEncoder, engine: Engine, card: ModelCard | None = None):
+    def __init__(self, name: str, encoder: TableEncoder, engine: Predictor, card: ModelCard | None = None):
         self.name, self.encoder, self.engine, self.card = name, encoder, engine, card
 
     @property
@@ -137,7 +137,7 @@ class TabularModel:
         overwrite: bool = False,
         encoding: str | None = None,
         root: Place | None = None,
-        watcher: Watcher | None = None,
+        callback: TableCallback | None = None,
     ) -> pandas.DataFrame | WrittenTable:
         """Predict each row of a table: value or class, how sure, and why not surer.
 
@@ -154,7 +154,7 @@ class TabularModel:
             overwrite: whether a file at `out` may be replaced.
             encoding: of a text file; UTF-8 by default.
             root: where data sets that go by a name are.
-            watcher: who looks on.
+            callback: who looks on.
 
         Returns:
             a pandas frame with a row for each of the table, see `Task.columns`; or where the predictions were written.
@@ -165,7 +165,10 @@ class TabularModel:
         if out is None:
             return _frame(list(parts), getattr(data, "index", None))
         columns: list[str] = []
-        with TableWriter(out, overwrite) as writer, (watcher or Watcher()).bar("predicting", table.n_rows) as advance:
+        with (
+            TableWriter(out, overwrite) as writer,
+            (callback or TableCallback()).bar("predicting", table.n_rows) as advance,
+        ):
             for part in parts:
                 before, columns = writer.rows, list(part)
                 writer.write(part)
@@ -185,31 +188,31 @@ class TabularModel:
         examples: bool = False,
         encoding: str | None = None,
         root: Place | None = None,
-        watcher: Watcher | None = None,
+        callback: TableCallback | None = None,
     ) -> Results:
         """Predictions beside what was observed, as the record that is scored and shown.
 
         Args:
             data: the table to predict.
             ood: a table of foreign rows, that the model should be unsure of.
-            coverage, unseen, extra, on_foreign_values, encoding, root, watcher: as for `predict`.
+            coverage, unseen, extra, on_foreign_values, encoding, root, callback: as for `predict`.
             need_target: whether it is an error if no row has a target.
             examples: whether to keep what the most uncertain and the most surprising rows look like.
         """
-        watcher = watcher or Watcher()
+        callback = callback or TableCallback()
         table = open_table(data, root, encoding)
         foreign = None if ood is None else open_table(ood, root, encoding)
         about = {"model": self.name, "data": table.name}
         with_target = need_target or self.encoder.has_target(table.columns)
         options = RowOptions(coverage, unseen, extra, on_foreign_values)
-        with watcher.bar("predicting", table.n_rows) as advance:
+        with callback.bar("predicting", table.n_rows) as advance:
             whole = record_of(self, table, options, with_target=with_target, examples=examples, progress=advance)
         if need_target and not whole.labelled.any():
             raise DataError(f"no row of {table.name} has a target to compare with. Fill it in, or use 'bedl predict'")
         if foreign is not None:
             # These rows are foreign on purpose: what training did not see is taken as it comes.
             options = RowOptions(coverage, "ignore", "ignore", "clip")
-            with watcher.bar("predicting out-of-domain", foreign.n_rows) as advance:
+            with callback.bar("predicting out-of-domain", foreign.n_rows) as advance:
                 other = record_of(self, foreign, options, with_target=False, examples=examples, progress=advance)
             whole, about = replace(whole, ood=other), {**about, "out-of-domain": foreign.name}
         card = self.card
@@ -242,10 +245,10 @@ class TabularModel:
             overwrite: whether a file that is there may be replaced.
             options: the other arguments of `results`.
         """
-        from bedl._utils.io import refuse_unwritable
+        from bedl._utils.io import check_writable
         from bedl.evaluation.report import write_report
 
-        refuse_unwritable(Path(path), overwrite)
+        check_writable(Path(path), overwrite)
         options = {"examples": True, "need_target": False, **options}
         return write_report(self.results(data, ood, **options), path, overwrite=overwrite)
 
@@ -253,7 +256,7 @@ class TabularModel:
     @property
     def estimator(self) -> Any:
         """The estimator that was trained; an error for an ONNX file, which holds none."""
-        if not isinstance(self.engine, EstimatorEngine):
+        if not isinstance(self.engine, EstimatorPredictor):
             raise ModelFileError(f"{self.name} is an ONNX file already. Give the folder that 'bedl fit' made")
         return self.engine.estimator
 
@@ -334,7 +337,7 @@ def _between(path: Path) -> bool:
 def _load(path: Path) -> TabularModel:
     if path.is_dir():
         card, encoder = read_card(path)
-        return TabularModel(str(path), encoder, EstimatorEngine.of_file(path / WEIGHTS, encoder, card.weights), card)
+        return TabularModel(str(path), encoder, EstimatorPredictor.of_file(path / WEIGHTS, encoder, card.weights), card)
     if not path.exists():
         if partial_of(path).is_dir():
             raise ModelFileError(f"{path} is not complete: its fit was interrupted. Go on with it: bedl fit … --resume")
@@ -343,7 +346,7 @@ def _load(path: Path) -> TabularModel:
         raise ModelFileError(
             f"{path} is no model. Give the folder that 'bedl fit' made, or an .onnx file that 'bedl export' wrote"
         )
-    engine = OnnxEngine(path)
+    engine = OnnxPredictor(path)
     return TabularModel(str(path), engine.encoder(), engine)
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from bedl.estimators.tabular.model import TabularModel
 
 __all__ = [
-    "Engine",
-    "EstimatorEngine",
-    "OnnxEngine",
+    "Predictor",
+    "EstimatorPredictor",
+    "OnnxPredictor",
     "ROW",
     "RowOptions",
     "batch_rows",
@@ -245,7 +245,7 @@ def _examples(encoder: TableEncoder, rows: pa.RecordBatch, index: np.ndarray) ->
 # What answers for encoded rows: an estimator run by PyTorch, or an ONNX file, which needs no PyTorch.
 
 
-class Engine(Protocol):
+class Predictor(Protocol):
     """Predicts encoded rows."""
 
     def quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities:
@@ -261,7 +261,7 @@ class Engine(Protocol):
         """The same of a linear model that learned from the same rows, where there is one."""
 
 
-class EstimatorEngine:
+class EstimatorPredictor:
     """An estimator, run by PyTorch; intervals and likelihoods are exact for ensembles too.
 
     Args:
@@ -273,7 +273,7 @@ class EstimatorEngine:
         self.estimator, self.task = estimator, task
 
     @classmethod
-    def of_file(cls, path: Path, encoder: TableEncoder, sha256: str | None = None) -> EstimatorEngine:
+    def of_file(cls, path: Path, encoder: TableEncoder, sha256: str | None = None) -> EstimatorPredictor:
         """The estimator in a file, if it is one for this encoder, and the one with this hash."""
         from bedl.estimators.storage import restore
 
@@ -317,7 +317,7 @@ class EstimatorEngine:
         return {name: values.numpy() for name, values in found.items()}
 
 
-class OnnxEngine:
+class OnnxPredictor:
     """An exported model, run by onnxruntime.
 
     Args:

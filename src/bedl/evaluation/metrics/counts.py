@@ -22,10 +22,10 @@ __all__ = [
 ]
 
 
-LARGE = 3000.0  # parameters of a Beta law from which on it is so narrow that a few nodes integrate it
-HUGE = 1e6  # counts among which a single one does not matter
-MANY = 1e6  # counts from which on Stirling's series needs no more than its first terms
-TERMS = 1000  # of a continued fraction, at most; some 100 do
+LARGE_SHAPE = 3000.0  # parameters of a Beta law from which on it is so narrow that a few nodes integrate it
+LARGE_COUNT = 1e6  # counts among which a single one does not matter
+STIRLING_FROM = 1e6  # counts from which on Stirling's series needs no more than its first terms
+MAX_TERMS = 1000  # of a continued fraction, at most; some 100 do
 
 
 def nll_negative_binomial(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
@@ -51,17 +51,17 @@ def negative_binomial_log_pmf(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> 
     [0.5, 0.25]
     """
     y_, mean_, shape = np.broadcast_arrays(np.asarray(y, float), *_parameters(mean, std))
-    few = np.minimum(y_, MANY)
+    few = np.minimum(y_, STIRLING_FROM)
     choices = _log_gamma(few + shape) - _log_gamma(shape) - _log_gamma(few + 1)
     of_few = choices - shape * np.log1p(mean_ / shape) - few * np.log1p(shape / mean_)
-    return np.where(y_ <= MANY, of_few, _log_pmf_of_many(np.maximum(y_, MANY), mean_, shape))
+    return np.where(y_ <= STIRLING_FROM, of_few, _log_pmf_of_many(np.maximum(y_, STIRLING_FROM), mean_, shape))
 
 
 def _log_pmf_of_many(y: Floats, mean: Floats, shape: Floats) -> Floats:
     """The same for large counts, where the gamma functions would cancel: Stirling's series, its large terms put
     together by hand. shapes: broadcast
     """
-    total, wide = y + shape, np.minimum(shape, MANY)
+    total, wide = y + shape, np.minimum(shape, STIRLING_FROM)
     rest = _log_gamma(wide) - (wide - 0.5) * np.log(wide) + wide - 0.5 * math.log(2 * math.pi)  # 1/12k for a large k
     near = shape * np.log1p((mean - y) / total) + y * np.log1p(shape / total * ((y - mean) / mean))
     return 0.5 * np.log(shape / total / (2 * math.pi * y)) - near - rest
@@ -77,7 +77,7 @@ def negative_binomial_cdf(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> Floa
     # Among so many it does not matter that counts are whole: the law of y / mean is that of smaller ones. Larger ones
     # leave no digits to tell 1 - x by.
     size = np.minimum(y_, mean_)
-    scale = np.where((size > HUGE) & (shape <= LARGE), HUGE / np.maximum(size, 1.0), 1.0)
+    scale = np.where((size > LARGE_COUNT) & (shape <= LARGE_SHAPE), LARGE_COUNT / np.maximum(size, 1.0), 1.0)
     y_, mean_ = y_ * scale, mean_ * scale
     some = y_ >= 0
     result = np.zeros(y_.shape)
@@ -134,7 +134,7 @@ def _log_gamma(x: Floats) -> Floats:
 def _incomplete_beta(a: Floats, b: Floats, mean: Floats) -> Floats:
     """I(x; a, b) at x = a / (a + mean). shapes: (n,)"""
     x, rest = a / (a + mean), mean / (a + mean)
-    narrow = np.minimum(a, b) > LARGE
+    narrow = np.minimum(a, b) > LARGE_SHAPE
     swapped = x > (a + 1) / (a + b + 2)  # the continued fraction is for the other tail
     first, second = np.where(swapped, b, a), np.where(swapped, a, b)
     log_front = _log_gamma(a + b) - _log_gamma(a) - _log_gamma(b) - a * np.log1p(mean / a) - b * np.log1p(a / mean)
@@ -152,7 +152,7 @@ def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
     c = np.ones_like(x)
     d = 1 / (1 - (a + b) * x / (a + 1))
     value = d
-    for m in range(1, TERMS):
+    for m in range(1, MAX_TERMS):
         for term in (m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
                      -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))):  # fmt: skip
             d, c = 1 / (1 + term * d), 1 + term / c

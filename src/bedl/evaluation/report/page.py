@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bedl._utils.io import refuse_unwritable, write_atomically
+from bedl._utils.io import check_writable, write_atomically
 from bedl.evaluation import tasks
 from bedl.evaluation.report.layout import (
     INTERVALS,
@@ -129,7 +129,7 @@ def write_report(
         OutputExistsError: there is a file, and `overwrite` is False.
     """
     target = Path(path)
-    refuse_unwritable(target, overwrite)
+    check_writable(target, overwrite)
     write_atomically(target, render(results, scores, comparison).encode("utf-8"), overwrite)
     return target
 

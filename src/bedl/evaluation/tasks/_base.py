@@ -114,7 +114,7 @@ class Task:
         """The targets, with 0 for what is not known. shape: that of y"""
         return np.where(np.isnan(y) if np.isnan(self.missing) else y == self.missing, np.zeros_like(y), y)
 
-    def fault(self, y: np.ndarray) -> tuple[int, str] | None:
+    def validation_error(self, y: np.ndarray) -> tuple[int, str] | None:
         """The first target that cannot be one of this task, as its row and a sentence; None if all can. shape: (n,)"""
         return None
 

@@ -24,7 +24,7 @@ class CountResults(RegressionResults):
     def __post_init__(self) -> None:
         super().__post_init__()
         known = self.labelled
-        if TASK.fault(self.observed[known]) is not None:
+        if TASK.validation_error(self.observed[known]) is not None:
             raise ResultsError("observed counts must be whole numbers from 0 on")
         if self.pit is None and known.any():
             pit = np.full(len(self), 0.5)
@@ -41,7 +41,7 @@ class Count(Regression):
     record: ClassVar[type[CountResults]] = CountResults
     meanings = MappingProxyType({key: said for key, said in Regression.meanings.items() if key != "crps"})
 
-    def fault(self, y: np.ndarray) -> tuple[int, str] | None:
+    def validation_error(self, y: np.ndarray) -> tuple[int, str] | None:
         wrong = (y < 0) | (y != np.floor(y))
         return (int(wrong.argmax()), f"{y[wrong][0]:g} is no whole number from 0 on") if wrong.any() else None
 

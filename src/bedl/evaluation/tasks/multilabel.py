@@ -138,7 +138,7 @@ class Multilabel(Task):
     def describe(self, names: Sequence[Any]) -> str:
         return f"{self.name}, {len(names)} labels"
 
-    def fault(self, y: np.ndarray) -> tuple[int, str] | None:
+    def validation_error(self, y: np.ndarray) -> tuple[int, str] | None:
         wrong = ~np.isin(y, (0, 1, self.missing))
         return (int(wrong.argmax()), f"{y[wrong][0]:g} is neither 0 nor 1") if wrong.any() else None
 

@@ -1,6 +1,6 @@
-"""The integrals behind classification, f ~ N(m, diag v), without sampling: a race of clocks.
+"""The integrals behind classification, f ~ N(m, diag v), without sampling: an exponential race.
 
-`probabilities` says what the race is and how exact; `clocks` and `mixtures` are what it is made of; `scores` is what
+`nodes` says what the race is and how exact, and holds what it is made of; `kl` is what
 training asks of it, `spread` the uncertainties, `divergence` the expected KL to a flat Dirichlet, `evidence` the
 entropy that is left once lambda is known.
 """

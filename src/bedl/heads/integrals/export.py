@@ -28,14 +28,16 @@ import torch
 from torch import Tensor
 
 from bedl.heads.integrals.moments import COUNT, ENTROPY_COMPONENTS, EULER, HARDLY, LIMIT, log_normal_total, settled
-from bedl.heads.integrals.nodes import FARTHEST, LOG_EXPONENTIAL, race_nodes, settle_small
+from bedl.heads.integrals.nodes import LOG_EXPONENTIAL, MAX_STDS, quadrature_nodes, settle_small
 from bedl.moments import numerics
 
 __all__ = ["log_mean_softmax", "parts"]
 
 
-MOST_VARIANCE = 1e6
-MOST = 16.0  # of the variance of a class's log evidence, given that and when it rings; beyond, rounding is all there is
+MAX_VARIANCE = 1e6
+MAX_LOG_EVIDENCE_VARIANCE = (
+    16.0  # of the variance of a class's log evidence, given that and when it rings; beyond, rounding is all there is
+)
 # of the third cumulant over -σ⁴b, the fourth over σ⁶b, the fifth over -σ⁸b: coefficients of b^i t^j, t = σ²/(σ² + 4)
 CUMULANTS = (
     (
@@ -67,8 +69,8 @@ CELL = 0.4  # std of the kernel that stands for a node's cell, over the distance
 def log_mean_softmax(m: Tensor, v: Tensor, count: int, components: int) -> Tensor:
     """`probabilities.log_mean_softmax`. shapes: (*batch, C), (*batch, C) -> (*batch, C)"""
     m = m - m.amax(-1, keepdim=True)
-    nodes, log_weight = race_nodes(m, v, count)
-    log_l, log_d = _clocks(m, v, nodes, components, slopes=False)
+    nodes, log_weight = quadrature_nodes(m, v, count)
+    log_l, log_d = _log_survival_and_density(m, v, nodes, components, slopes=False)
     joint = log_d - log_l + (log_l.sum(-1) + log_weight.movedim(-1, 0))[..., None]
     unnormalised = torch.logsumexp(joint, 0)
     return settle_small(m, v, unnormalised - torch.logsumexp(unnormalised, -1, keepdim=True))
@@ -77,9 +79,9 @@ def log_mean_softmax(m: Tensor, v: Tensor, count: int, components: int) -> Tenso
 def parts(m: Tensor, v: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`spread.softmax_spread` and `evidence.expected_data_entropy`. shapes: (*batch, C) -> (*batch, C), (*batch) × 2"""
     top = m.amax(-1, keepdim=True)
-    m, v = (m - top).clamp_min(-3 * LIMIT), v.clamp(max=MOST_VARIANCE)
-    nodes, log_weight = race_nodes(m, v, COUNT, after=2.5, before=10.0)
-    log_l, log_d, slope, curve = _clocks(m, v, nodes, ENTROPY_COMPONENTS, slopes=True)
+    m, v = (m - top).clamp_min(-3 * LIMIT), v.clamp(max=MAX_VARIANCE)
+    nodes, log_weight = quadrature_nodes(m, v, COUNT, after=2.5, before=10.0)
+    log_l, log_d, slope, curve = _log_survival_and_density(m, v, nodes, ENTROPY_COMPONENTS, slopes=True)
     hazard = torch.exp(log_d - log_l)  # shape: (T, *batch, C)
     rate = hazard.sum(-1).clamp_min(torch.finfo(m.dtype).tiny)
     when = torch.softmax(log_l.sum(-1) + log_weight.movedim(-1, 0) + rate.log(), 0)  # shape: (T, *batch)
@@ -122,7 +124,9 @@ def _digamma_given(mean: Tensor, v: Tensor, slope: Tensor, curve: Tensor, width:
     shapes: (T, *batch, C), (*batch, C), (T, *batch, C), (T, *batch, C), (T, *batch, 1) -> (T, *batch, C)
     """
     v = v.clamp_min(1e-12)
-    within = torch.minimum((v * (1 + v * (curve - slope.square()))).clamp(1e-12, MOST), v)  # the variance
+    within = torch.minimum(
+        (v * (1 + v * (curve - slope.square()))).clamp(1e-12, MAX_LOG_EVIDENCE_VARIANCE), v
+    )  # the variance
     missing, share = 1 - within / v, within / (within + 4)
     third, fourth, fifth = (_polynomial(table, missing, share) for table in CUMULANTS)
     between = (missing * width).square()  # the mean moves by -b while u moves by 1
@@ -156,8 +160,8 @@ def _digamma_after(x: Tensor) -> Tensor:
     return torch.maximum(torch.log(a + (0.5 + (a / 24 + p / 24) / ((a + q) * a + r))), x)  # it is above log a
 
 
-def _clocks(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool) -> tuple[Tensor, ...]:
-    """log L, log D and, with slopes, D'/D and D''/D: the same as `clocks.clocks`, of which it has the explanations.
+def _log_survival_and_density(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool) -> tuple[Tensor, ...]:
+    """log L, log D and, with slopes, D'/D and D''/D: as `nodes.log_survival_and_density`, which explains them.
 
     shapes: (*batch, C), (*batch, C), (*batch, T) -> (T, *batch, C)
     """
@@ -166,7 +170,7 @@ def _clocks(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool) 
     shift = torch.where(early, v, 0.0)
     _, mu, variance = LOG_EXPONENTIAL[components][0]
     widest = torch.rsqrt(2 * (variance + v))
-    middle, reach = mu - shift, FARTHEST / widest
+    middle, reach = mu - shift, MAX_STDS / widest
     near = torch.minimum(torch.maximum(w, middle - reach), middle + reach)
     distance = (middle - near) * widest
     reference = distance.square()

@@ -36,7 +36,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bedl._utils.autograd import apply, first_order_only
-from bedl.heads.integrals.nodes import LOGISTIC, Race, pull_back, race, race_nodes, run, second_order, small_variances
+from bedl.heads.integrals.nodes import (
+    LOGISTIC,
+    Race,
+    pull_back,
+    quadrature_nodes,
+    race,
+    run,
+    second_order,
+    small_variances,
+)
 
 __all__ = [
     "CURVES",
@@ -208,7 +217,7 @@ def total_kernel(u: Tensor, n_classes: int) -> Tensor:
 def nodes_with_floors(m: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Nodes and log weights for a race with one more clock, that of the floors. shapes: (*batch, C) -> (*batch, T)"""
     floors = torch.full_like(m[..., :1], math.log(m.shape[-1]) + LOG_FLOOR)
-    return race_nodes(
+    return quadrature_nodes(
         torch.cat([m, floors], -1), torch.cat([v, torch.zeros_like(floors)], -1), count, after=2.2, before=6.0
     )
 
@@ -349,7 +358,7 @@ def log_marginal(m: Tensor, v: Tensor, y: Tensor, count: int = 16, components: i
         shape: (*batch)
     """
     m = m - m.detach().amax(-1, keepdim=True)  # the answer does not change, the nodes keep their digits
-    log_p, *_ = apply(_LogMarginal, m, v, y, *race_nodes(m, v, count), components)
+    log_p, *_ = apply(_LogMarginal, m, v, y, *quadrature_nodes(m, v, count), components)
     return _settle_small(m, v, y, log_p)
 
 

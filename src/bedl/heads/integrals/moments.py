@@ -2,7 +2,7 @@
 
 With the hazards H = D/L and the survival P = prod_k L_k of `probabilities` (all integrals over u):
 
-    E[softmax_c (1 - softmax_c)] = int H_c (sum_{k != c} H_k) P du          two clocks that ring together
+    E[softmax_c (1 - softmax_c)] = int H_c (sum_{k != c} H_k) P du          two events at the same time
     E[entropy] = sum_c int H_c P (-gamma - E[log a_c | c rings at u]) du,   a_c = exp(f_c + u)
     E[log a_c | c rings at u] = m_c + u + v_c D_c'/D_c                      (Stein)
 
@@ -27,7 +27,7 @@ from torch import Tensor
 from bedl import _kernels
 from bedl.heads.integrals import nodes as mixtures
 from bedl.heads.integrals.kl import EULER, gamma_terms
-from bedl.heads.integrals.nodes import clocks, race_nodes
+from bedl.heads.integrals.nodes import log_survival_and_density, quadrature_nodes
 from bedl.moments import numerics
 
 __all__ = [
@@ -78,8 +78,8 @@ def settled(v: Tensor, log_p: Tensor, variance: Tensor, conditional: Tensor) -> 
 
 
 def _by_race(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    nodes, log_weight = race_nodes(m, v, COUNT, after=2.5, before=10.0)
-    log_l, log_d, slope, _ = clocks(m, v, nodes, COMPONENTS)
+    nodes, log_weight = quadrature_nodes(m, v, COUNT, after=2.5, before=10.0)
+    log_l, log_d, slope, _ = log_survival_and_density(m, v, nodes, COMPONENTS)
     log_hazard = log_d - log_l  # shape: (*batch, C, T)
     log_density = log_l.sum(-2) + log_weight + torch.logsumexp(log_hazard, -2)
     # of (class rings, at this time); a share by itself, because hazards may all underflow
@@ -126,7 +126,7 @@ def log_normal_total(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 ENTROPY_COMPONENTS = 8
 COARSE, FINE = (32, 7), (64, 21)  # nodes of the race, nodes around each mode
 WIDE = 1.25**2  # variances from which the fine rule is needed: the coarse one is off by 1e-4 from a std of 1.4 on
-LIMIT, MOST_VARIANCE = 40.0, 1e3
+LIMIT, MAX_VARIANCE = 40.0, 1e3
 HERMITE = {count: numerics.hermite(count) for count in (7, COARSE[1], FINE[1])}  # here, as compilers see no caches
 NUMBERS = [x for count in (7, COARSE[1], FINE[1]) for part in HERMITE[count] for x in part]  # as the kernel reads them
 
@@ -149,10 +149,10 @@ def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
     top = m.amax(-1, keepdim=True)
     # beyond these limits nothing changes: with exp(40) observations lambda is known, with exp(-40) it is 0 or 1
     m = (m - top + top.clamp(-LIMIT, LIMIT)).clamp_min(-3 * LIMIT)
-    v = v.clamp(max=MOST_VARIANCE)
+    v = v.clamp(max=MAX_VARIANCE)
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(m):
         return _entropy(m, v, *FINE)  # nothing can be asked of a point here, and the fine rule is right everywhere
-    if _kernels.suits(m, v):
+    if _kernels.supported(m, v):
         return _kernels.data_entropy(m, v, mixtures.NUMBERS[ENTROPY_COMPONENTS], COARSE, FINE, WIDE, NUMBERS)
     result, wide = _entropy(m, v, *COARSE), (v > WIDE).any(-1)
     if bool(wide.any()):
@@ -161,8 +161,8 @@ def expected_data_entropy(m: Tensor, v: Tensor) -> Tensor:
 
 
 def _entropy(m: Tensor, v: Tensor, count: int, around: int) -> Tensor:
-    nodes, log_weight = race_nodes(m, v, count, after=2.5, before=10.0)
-    log_l, log_d, slope, _ = clocks(m, v, nodes, ENTROPY_COMPONENTS)
+    nodes, log_weight = quadrature_nodes(m, v, count, after=2.5, before=10.0)
+    log_l, log_d, slope, _ = log_survival_and_density(m, v, nodes, ENTROPY_COMPONENTS)
     hazard = torch.exp(log_d - log_l)  # shape: (*batch, C, T)
     rate = hazard.sum(-2, keepdim=True)
     when = torch.softmax(log_l.sum(-2) + log_weight + rate[..., 0, :].log(), -1)  # shape: (*batch, T)

@@ -21,12 +21,12 @@ __all__ = [
     "LOG_EXPONENTIAL",
     "NUMBERS",
     "Race",
-    "clocks",
+    "log_survival_and_density",
     "erf",
     "log_mean_softmax",
     "pull_back",
     "race",
-    "race_nodes",
+    "quadrature_nodes",
     "run",
     "second_order",
     "settle_small",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-# (probability, mean, variance), the widest component first: `clocks` scales by that one
+# (probability, mean, variance), the widest component first: `log_survival_and_density` scales by that one
 LOG_EXPONENTIAL: dict[int, tuple[tuple[float, float, float], ...]] = {
     4: (
         (0.07739102736, -2.86996895466, 2.42672389874),
@@ -83,7 +83,7 @@ ERF_P += (-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
 ERF_Q: tuple[float, ...] = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03)
 ERF_Q += (-7.37332916720468e-03, -1.42647390514189e-02)
 
-FARTHEST = 30.0  # standard deviations (times √2) of the widest component at which clocks are evaluated
+MAX_STDS = 30.0  # standard deviations (times √2) of the widest component at which rates are evaluated
 
 
 def erf(x: Tensor) -> Tensor:
@@ -100,7 +100,9 @@ def erf(x: Tensor) -> Tensor:
     return x * p / q
 
 
-def clocks(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool = True) -> tuple[Tensor, ...]:
+def log_survival_and_density(
+    m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool = True
+) -> tuple[Tensor, ...]:
     """Logarithms of a clock's survival and density, and the derivatives of the latter.
 
     Args:
@@ -113,13 +115,13 @@ def clocks(m: Tensor, v: Tensor, nodes: Tensor, components: int, slopes: bool = 
     Returns:
         log L, log D and, with slopes, d(log D)/dm, d(log D)/dv. shapes: (*batch, C, T)
     """
-    if _kernels.suits(m, v, nodes):
-        kernel = _kernels.clocks_and_slopes if slopes else _kernels.clocks
+    if _kernels.supported(m, v, nodes):
+        kernel = _kernels.log_survival_density_and_slopes if slopes else _kernels.log_survival_and_density
         return kernel(m, v, nodes, NUMBERS[components])
-    return _clocks(m[..., None] + nodes[..., None, :], v[..., None], components, slopes)
+    return _log_survival_and_density(m[..., None] + nodes[..., None, :], v[..., None], components, slopes)
 
 
-def _clocks(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor, ...]:
+def _log_survival_and_density(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor, ...]:
     """The same in PyTorch, given w = m + log time. shapes: (*batch, C, T), (*batch, C, 1) -> 2 or 4 × (*batch, C, T)"""
     early = w + v < 0.5 + 3 * v.sqrt() * v / (v + 12)  # where the identity is the more accurate one, by v
     shift = torch.where(early, v, torch.zeros_like(v))
@@ -127,7 +129,7 @@ def _clocks(w: Tensor, v: Tensor, components: int, slopes: bool) -> tuple[Tensor
     # there everything is known: early, the identity holds without correction, and late the logarithm goes on straight
     _, mu, variance = LOG_EXPONENTIAL[components][0]
     inverse = torch.rsqrt(2 * (variance + v))
-    middle, reach = mu - shift, FARTHEST / inverse
+    middle, reach = mu - shift, MAX_STDS / inverse
     near = torch.minimum(torch.maximum(w, middle - reach), middle + reach)
     distance = (middle - near) * inverse
     reference = distance.square()
@@ -190,7 +192,7 @@ def _terms(
     return *survivals, e, e1, 2 * inverse * (g * e1 - inverse * e)
 
 
-# E[softmax(f)] for f ~ N(m, diag v), without sampling: a race of clocks.
+# E[softmax(f)] for f ~ N(m, diag v), without sampling: an exponential race.
 #
 # Class k's clock rings at time t_k = E_k exp(-f_k), E_k ~ Exp(1); the first to ring is class c with probability
 # softmax(f)_c. On the axis u = log t, with w = m_k + u,
@@ -236,7 +238,9 @@ def _terms(
 SMALL_VARIANCE = 1e-4  # below this the second-order expansion is better than the race (error O(v^2))
 
 
-def race_nodes(m: Tensor, v: Tensor, count: int, after: float = 1.9, before: float = 5.5) -> tuple[Tensor, Tensor]:
+def quadrature_nodes(
+    m: Tensor, v: Tensor, count: int, after: float = 1.9, before: float = 5.5
+) -> tuple[Tensor, Tensor]:
     """Nodes on the axis of log time, and the logarithms of their weights.
 
     Args:
@@ -274,8 +278,8 @@ class Race(NamedTuple):
 
     Attributes:
         log_p: of winning. shape: (*batch, C)
-        log_survival: of all clocks together. shape: (*batch, T)
-        log_rate: hazard of all clocks together. shape: (*batch, T)
+        log_survival: of all classes together. shape: (*batch, T)
+        log_rate: hazard of all classes together. shape: (*batch, T)
         when: weights of the nodes, given that class c wins. shape: (*batch, C, T)
         hazard: D/L of each clock. shape: (*batch, C, T)
         d_mean, d_variance: derivatives of log D. shape: (*batch, C, T)
@@ -292,7 +296,7 @@ class Race(NamedTuple):
 
 def run(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> Race:
     """The race; arguments as for `race`."""
-    log_l, log_d, d_mean, d_variance = clocks(m, v, nodes, components)
+    log_l, log_d, d_mean, d_variance = log_survival_and_density(m, v, nodes, components)
     total = log_l.sum(-2)
     log_h = log_d - log_l
     joint = log_h + (total + log_weight)[..., None, :]
@@ -304,7 +308,7 @@ def run(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int
 
 def _log_chances(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int) -> Tensor:
     """log p alone, where no derivative is asked for; arguments as for `race`. shape: (*batch, C)"""
-    log_l, log_d = clocks(m, v, nodes, components, slopes=False)
+    log_l, log_d = log_survival_and_density(m, v, nodes, components, slopes=False)
     unnormalised = torch.logsumexp(log_d - log_l + (log_l.sum(-2) + log_weight)[..., None, :], -1)
     return unnormalised - torch.logsumexp(unnormalised, -1, keepdim=True)
 
@@ -344,7 +348,7 @@ def pull_back(
 
 
 class _Race(torch.autograd.Function):
-    """log p and the log survival of all clocks; the backward needs reductions over nodes and classes only."""
+    """log p and the log survival of all classes; the backward needs reductions over nodes and classes only."""
 
     generate_vmap_rule = True
 
@@ -365,7 +369,7 @@ class _Race(torch.autograd.Function):
 
 
 def race(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: int = 6) -> tuple[Tensor, Tensor, Tensor]:
-    """Log of the winning probabilities, and log survival and log hazard rate of all clocks together at the nodes.
+    """Log of the winning probabilities, and log survival and log hazard rate of all classes together at the nodes.
 
     Differentiable once in ``m`` and ``v``; the nodes count as constants.
 
@@ -373,7 +377,7 @@ def race(m: Tensor, v: Tensor, nodes: Tensor, log_weight: Tensor, components: in
         m: means. shape: (*batch, C)
         v: variances. shape: (*batch, C)
         nodes: log times, and
-        log_weight: the logarithms of their weights, from `race_nodes`. shapes: (*batch, T)
+        log_weight: the logarithms of their weights, from `quadrature_nodes`. shapes: (*batch, T)
         components: normals in the mixture for log Exp(1): 4, 6 or 8.
 
     Returns:
@@ -426,10 +430,10 @@ def log_mean_softmax(m: Tensor, v: Tensor, count: int = 16, components: int = 6)
         >>> log_mean_softmax(m, 0 * v).exp()
         tensor([[0.6652, 0.2447, 0.0900]])
     """
-    if count <= _kernels.MOST_NODES and not torch.compiler.is_compiling() and _kernels.suits(m, v):
+    if count <= _kernels.MAX_NODES and not torch.compiler.is_compiling() and _kernels.supported(m, v):
         return _kernels.log_mean_softmax(m, v, count, NUMBERS[components])
     m = m - m.detach().amax(-1, keepdim=True)  # the answer does not change, the nodes keep their digits
-    nodes, log_weight = race_nodes(m, v, count)
+    nodes, log_weight = quadrature_nodes(m, v, count)
     if torch.is_grad_enabled() and (m.requires_grad or v.requires_grad):
         log_p, _, _ = race(m, v, nodes, log_weight, components)
     else:

@@ -306,7 +306,7 @@ class VarOut(Method):
         (True, True)
     """
 
-    paced = True
+    uses_epoch = True
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class DVI(BEDL):
         torch.Size([5, 1])
     """
 
-    paced = True
+    uses_epoch = True
 
     def __init__(self, net: nn.Module, head: ExpectedMeanVariance | ExpectedSoftmax, prior: Objective | None = None):
         super().__init__(net, head, regularizer=None)

@@ -30,7 +30,7 @@ from bedl.methods.networks import plain_network
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 from bedl.objectives import Batch
-from bedl.objectives.ood_samples import Perturbation, around_and_beyond, takes_many, with_copies
+from bedl.objectives.ood_samples import Perturbation, around_and_beyond, takes_batched, with_copies
 
 __all__ = [
     "EDL",
@@ -47,7 +47,7 @@ __all__ = [
 
 Evidence = Literal["relu", "softplus", "exp"]
 Loss = Literal["squared", "log", "digamma"]
-MOST_LOG_EVIDENCE = 10.0  # of exp, as in the authors' code
+MAX_LOG_EVIDENCE = 10.0  # of exp, as in the authors' code
 
 
 class EDL(Method):
@@ -72,7 +72,7 @@ class EDL(Method):
         (True, True)
     """
 
-    paced = True
+    uses_epoch = True
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ def _digamma(alpha: Tensor, y: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu, "softplus": F.softplus, "exp": lambda f: f.clamp(max=MOST_LOG_EVIDENCE).exp(),
+    "relu": F.relu, "softplus": F.softplus, "exp": lambda f: f.clamp(max=MAX_LOG_EVIDENCE).exp(),
 }  # fmt: skip
 LOSSES = {"squared": _squared, "log": _log, "digamma": _digamma}
 CLASSES_ONLY = "a Dirichlet is about classes; for real targets take 'evidential-regression'"
@@ -242,7 +242,7 @@ def r_edl(problem: Problem, prior_weight: float = 0.1, kl: float = 0.1, ramp: fl
 # variance of the t. The network is a point: nothing is ``model``.
 
 
-LEAST = 1e-4  # of nu, alpha − 1 and beta: variances stay finite
+MIN_PARAMETER = 1e-4  # of nu, alpha − 1 and beta: variances stay finite
 
 
 class NormalInverseGamma(NamedTuple):
@@ -287,7 +287,7 @@ class EvidentialRegression(Method):
     def evidence(self, x: Tensor | Moments) -> NormalInverseGamma:
         """What the network says about mean and variance. shapes: (n, D)"""
         gamma, nu, alpha, beta = known(self.net(x)).split(self.n_targets, -1)
-        nu, alpha, beta = (F.softplus(part) + LEAST for part in (nu, alpha, beta))
+        nu, alpha, beta = (F.softplus(part) + MIN_PARAMETER for part in (nu, alpha, beta))
         return NormalInverseGamma(gamma, nu, 1 + alpha, beta)
 
     def forward(self, x: Tensor | Moments) -> StudentPredictive:
@@ -390,8 +390,8 @@ class PriorNetwork(Method):
         return around_and_beyond if x.ndim == 2 else None
 
     @property
-    def prepares_many(self) -> bool:
-        return self._rows is None and takes_many(self._perturbation)
+    def prepares_batched(self) -> bool:
+        return self._rows is None and takes_batched(self._perturbation)
 
     def loss(self, batch: Batch) -> Tensor:
         """The mean divergence on the data and off it. shape: ()"""

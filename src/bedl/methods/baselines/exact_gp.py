@@ -28,10 +28,10 @@ from bedl.nn.draws import seeded
 __all__ = ["ExactGP", "Kernel", "refuse_export"]
 
 
-LARGEST = 4000
+MAX_ROWS = 4000
 RATIOS = torch.logspace(-6, 2, 65, dtype=torch.float64)
 TEMPERATURES = torch.logspace(-2, 0.5, 26, dtype=torch.float64)
-LEAST = 1e-10  # variance of f
+MIN_VARIANCE = 1e-10  # variance of f
 JUDGED = 1000  # points that the temperature is chosen on
 
 
@@ -89,7 +89,7 @@ class ExactGP(Method):
         task: str,
         n_targets: int,
         front: nn.Module | None = None,
-        largest: int = LARGEST,
+        largest: int = MAX_ROWS,
         noise: float | None = None,
     ):
         super().__init__()
@@ -199,7 +199,7 @@ class ExactGP(Method):
         total, more = root.square().sum(), root.square().sum() - len(root)
         wide = RATIOS.to(values) * values.mean() if self.noise is None else values.new_tensor([self.noise])
         scales = torch.stack([(along / (values + r)[:, None]).sum(0) / total for r in wide])
-        scales = scales.clamp_min(LEAST / values.mean())  # kernels of deep networks may be as large as they like
+        scales = scales.clamp_min(MIN_VARIANCE / values.mean())  # kernels of deep networks may be as large as they like
         logs = torch.stack([(values + r).log().sum() + more * r.log() for r in wide])
         evidence = -0.5 * (total * scales.log().sum(1) + self.n_targets * logs)
         best = int(evidence.argmax())

@@ -35,7 +35,7 @@ __all__ = ["HMC", "potential_scale_reduction"]
 
 
 ACCEPTANCE = 0.8
-LARGEST = 2**15  # outputs of one draw and one point that are computed together
+MAX_DRAWN_NUMEL = 2**15  # outputs of one draw and one point that are computed together
 
 
 class HMC(Method):
@@ -107,7 +107,7 @@ class HMC(Method):
             raise ValueError("HMC knows no noise of inputs (X_var); leave it out")
         if torch.compiler.is_exporting():
             raise BEDLError("HMC: hundreds of networks are not exported; use save and load, or export method 'dvi'")
-        chunks = x.split(max(1, LARGEST // len(self.samples)))
+        chunks = x.split(max(1, MAX_DRAWN_NUMEL // len(self.samples)))
         parts = [vmap(self._outputs, (0, None))(self.samples, chunk) for chunk in chunks]
         return self._given(torch.cat([outputs for outputs, _ in parts], 1), parts[0][1]).mixed()
 

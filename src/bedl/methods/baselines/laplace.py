@@ -40,7 +40,7 @@ __all__ = ["Laplace", "best_precision"]
 
 
 PRECISIONS = torch.logspace(-4, 6, 101, dtype=torch.float64)
-MOST = 4096  # weights of a last layer whose covariance is kept whole
+MAX_WEIGHTS = 4096  # weights of a last layer whose covariance is kept whole
 
 
 class Laplace(Method):
@@ -60,7 +60,7 @@ class Laplace(Method):
         >>> from bedl.heads import MeanVariance
         >>> from bedl.methods import Batch
         >>> method = Laplace(nn.Linear(1, 1), MeanVariance(1, noise="fixed"), prior_precision=1.0)
-        >>> method.conclude([Batch(torch.tensor([[1.0], [-1.0]]), torch.zeros(2), 2)])
+        >>> method.on_fit_end([Batch(torch.tensor([[1.0], [-1.0]]), torch.zeros(2), 2)])
         >>> method.predict(torch.tensor([[3.0]])).model.item()  # (9 + 1)/(1 + 2)
         3.3333...
     """
@@ -78,10 +78,10 @@ class Laplace(Method):
         self.samples, self.seed = check_samples(samples), seed
         last = self.last
         width, outputs = last.in_features + (last.bias is not None), last.out_features
-        if outputs != head.n_outputs or width * outputs > MOST:
+        if outputs != head.n_outputs or width * outputs > MAX_WEIGHTS:
             raise ValueError(
                 f"the last layer has {outputs} outputs and {width * outputs} weights; laplace needs {head.n_outputs} "
-                f"outputs, and keeps the covariance of at most {MOST} weights: make the layer before it narrower"
+                f"outputs, and keeps the covariance of at most {MAX_WEIGHTS} weights: make the layer before it narrower"
             )
         if isinstance(head, MeanVariance):
             self.register_buffer("covariance", torch.zeros(outputs, width, width))
@@ -123,7 +123,7 @@ class Laplace(Method):
         """−mean log p(y | x) of the network as a point. shape: ()"""
         return -batch.mean(self.head.log_marginal(known(self.net(batch.x)), batch.y))
 
-    def conclude(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
+    def on_fit_end(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
         """The posterior of the last layer, given the others."""
         last = self.last
         theta = last.weight if last.bias is None else torch.cat([last.weight, last.bias[:, None]], 1)
@@ -133,11 +133,11 @@ class Laplace(Method):
         else:
             curvature, theta = self._of_classes(batches)[None], theta.reshape(1, -1)
         spectra = [torch.linalg.eigh(part) for part in curvature]
-        judges = list(held_out) if self.prior_precision is None else []
+        validation_batches = list(held_out) if self.prior_precision is None else []
         if self.prior_precision is not None:
             chosen = [self.prior_precision] * len(spectra)
-        elif judges:
-            chosen = [self._best_for(judges, spectra)] * len(spectra)
+        elif validation_batches:
+            chosen = [self._best_for(validation_batches, spectra)] * len(spectra)
         else:
             chosen = [best_precision(part, own) for part, own in zip(curvature, theta, strict=True)]
         self._put(spectra, chosen)
@@ -153,9 +153,9 @@ class Laplace(Method):
         noise = torch.randn(self.samples, len(roots[0]), generator=generator).to(roots[0])
         self.draws.copy_((noise @ roots[0].T).reshape(self.draws.shape))
 
-    def _best_for(self, judges: Sequence[Batch], spectra: Sequence[tuple[Tensor, Tensor]]) -> float:
+    def _best_for(self, validation_batches: Sequence[Batch], spectra: Sequence[tuple[Tensor, Tensor]]) -> float:
         """The prior precision under which points that were held out are most likely."""
-        read = [(*self.read(batch.x), batch) for batch in judges]
+        read = [(*self.read(batch.x), batch) for batch in validation_batches]
 
         def likelihood(precision: float) -> float:
             self._put(spectra, [precision] * len(spectra))

@@ -40,7 +40,7 @@ __all__ = ["PBP", "Posterior"]
 
 
 START = 6.0  # shape and rate of the gamma distributions: as if three numbers of variance 1 had been seen
-LEAST, MOST = 1e-100, 1e6  # variances: of weights, and of a cavity
+MIN_VARIANCE, MAX_VARIANCE = 1e-100, 1e6  # variances: of weights, and of a cavity
 
 
 class PBP(Method):
@@ -172,7 +172,7 @@ class Posterior:
         for (m, v), (by_m, by_v) in zip(self.layers, _backward(self.layers, trace, *slopes), strict=True):
             new_v = v - v.square() * (by_m.square() - 2 * by_v)
             new_m = m + v * by_m
-            valid = (new_v > LEAST) & new_m.isfinite() & new_v.isfinite()
+            valid = (new_v > MIN_VARIANCE) & new_m.isfinite() & new_v.isfinite()
             m.copy_(torch.where(valid, new_m, m))
             v.copy_(torch.where(valid, new_v, v))
         new_a = 1 / ((z2 - 2 * z1 + z).exp() * (a + 1) / a - 1)
@@ -256,7 +256,7 @@ class _Prior:
         """The new mean and variance of weight i, and its factor."""
         precision, linear = 1 / v - self.precision[i], m / v - self.linear[i]
         shape, rate = self.both[0] - self.factor_shape[i], self.both[1] - self.factor_rate[i]
-        if not (precision > 1 / MOST and rate > 0 and shape > 1):
+        if not (precision > 1 / MAX_VARIANCE and rate > 0 and shape > 1):
             return m, v
         mean, variance = linear / precision, 1 / precision
         spread = [variance + rate / (shape + k) for k in (-1, 0, 1)]

@@ -137,7 +137,7 @@ class SNGP(Method):
         fit = -batch.mean(self.head.log_marginal(self.outputs(self.features(batch.x)), batch.y))
         return fit + 0.5 * self.ridge * self.last.weight.square().sum() / batch.n_train
 
-    def conclude(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
+    def on_fit_end(self, batches: Iterable[Batch], held_out: Iterable[Batch] = ()) -> None:
         """The posterior covariance of the last layer; the other layers stay as they are from now on."""
         for layer in self.net.modules():
             if isinstance(layer, BoundedLinear):

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn.functional import unfold
 
 from bedl.heads import ExpectedMeanVariance, ExpectedSoftmax
-from bedl.heads.plain import LEAST_NOISE
+from bedl.heads.plain import MIN_NOISE
 from bedl.heads.predictive import Predictive
 from bedl.methods.base import Method
 from bedl.methods.baselines.exact_gp import refuse_export
@@ -158,7 +158,7 @@ def maximise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: i
 
 
 NOISE = 10.0  # precision at the start, of targets whose variance is 1
-MOST_PRECISION = -math.log(LEAST_NOISE)  # its logarithm
+MAX_PRECISION = -math.log(MIN_NOISE)  # its logarithm
 
 
 class SparseGP(Method):
@@ -250,7 +250,7 @@ class SparseGP(Method):
         rate = head.log_precision.detach().double().requires_grad_()
 
         def value() -> Tensor:
-            precision = rate.clamp_max(MOST_PRECISION)
+            precision = rate.clamp_max(MAX_PRECISION)
             return collapsed_bound(latent, precision, z, y, weight, self.approximation)[0] / weight.sum()
 
         learned = [*latent.hyperparameters(), rate]  # inducing points are among them
@@ -259,7 +259,7 @@ class SparseGP(Method):
         else:
             self._start_at_the_best(value, learned, z, order)
         maximise(value, learned, self.steps)
-        rate = rate.detach().clamp_max(MOST_PRECISION)
+        rate = rate.detach().clamp_max(MAX_PRECISION)
         head.log_precision.data.copy_(rate)
         put_best_values(latent, rate, z, y, weight, self.approximation)
 

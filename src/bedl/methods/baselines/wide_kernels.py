@@ -29,7 +29,7 @@ from bedl import _kernels
 __all__ = ["Convolution", "DenseKernel", "ImageKernel", "Pairs", "Residual", "relu", "relu_covariance"]
 
 
-LARGEST = 2**17  # numbers in a block of covariances: more than a cache holds take longer
+MAX_BLOCK_NUMEL = 2**17  # numbers in a block of covariances: more than a cache holds take longer
 
 
 def relu_covariance(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -204,8 +204,8 @@ class ImageKernel:
         if program is not None:
             return _kernels.image_kernel.covariances(program, x, z, symmetric)
         places = self.image[1] * self.image[2]
-        columns = max(1, min(len(z), LARGEST // places))
-        rows = max(1, LARGEST // (places * columns))
+        columns = max(1, min(len(z), MAX_BLOCK_NUMEL // places))
+        rows = max(1, MAX_BLOCK_NUMEL // (places * columns))
         found = x.new_zeros(len(x), len(z))
         for i in range(0, len(x), rows):
             for j in range(0, len(z), columns):
@@ -225,7 +225,7 @@ class ImageKernel:
     def diagonal(self, x: Tensor) -> Tensor:
         """Variances. x: shape (n, d); result: shape (n,)"""
         variance = self._images(x).square().mean(1, keepdim=True)
-        blocks = variance.split(max(1, LARGEST // variance[0].numel()))
+        blocks = variance.split(max(1, MAX_BLOCK_NUMEL // variance[0].numel()))
         found = [_through(self.layers, Pairs(v, v, v)).first.reshape(-1) for v in blocks]  # each image with itself
         return torch.cat(found)
 

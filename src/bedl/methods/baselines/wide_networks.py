@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bedl.methods.baselines.exact_gp import LARGEST, ExactGP
+from bedl.methods.baselines.exact_gp import MAX_ROWS, ExactGP
 from bedl.methods.baselines.wide_kernels import Convolution, DenseKernel, ImageKernel, Layer, Residual, relu
 from bedl.methods.networks import widths_of
 from bedl.methods.registry import Problem, register
@@ -28,7 +28,7 @@ def nngp(
     bias: float = 0.83,
     depth: int | None = None,
     noise: float | None = None,
-    largest: int = LARGEST,
+    largest: int = MAX_ROWS,
 ) -> ExactGP:
     """Lee et al. 2018, with the variances of the authors' own example.
 
@@ -80,7 +80,7 @@ def convnet_gp(
     bias: float = 7.86,
     image: Sequence[int] | None = None,
     noise: float | None = None,
-    largest: int = LARGEST,
+    largest: int = MAX_ROWS,
 ) -> ExactGP:
     """Convolutions and ReLU in turn, then a dense layer.
 
@@ -109,7 +109,7 @@ def residual_cnn_gp(
     bias: float = 4.69,
     image: Sequence[int] | None = None,
     noise: float | None = None,
-    largest: int = LARGEST,
+    largest: int = MAX_ROWS,
 ) -> ExactGP:
     """Blocks x + relu(conv x), a convolution, a dense layer; arguments as for "convnet-gp"."""
     step: list[Layer] = [Convolution(size, weight * size**2, bias), relu]
@@ -124,7 +124,7 @@ def resnet_gp(
     blocks: int = 5,
     image: Sequence[int] | None = None,
     noise: float | None = None,
-    largest: int = LARGEST,
+    largest: int = MAX_ROWS,
 ) -> ExactGP:
     """Three groups of `blocks` residual blocks, the second and third of half the size; variances are 1, no biases."""
     layers: list[Layer] = [Convolution(3)]

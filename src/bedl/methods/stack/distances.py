@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bedl.moments import Moments, as_moments
-from bedl.nn.tabular import compact
+from bedl.nn.tabular import soft_clip
 
 __all__ = ["LANDMARKS", "Nearness", "Neighbours", "in_blocks", "spaced"]
 
@@ -97,7 +97,7 @@ class Nearness(nn.Module):
 
     def place(self, x: Tensor | Moments) -> Tensor:
         """Where rows are, in units of what is predicted. shape: (n, columns)"""
-        return compact(as_moments(self.front(x)).loc) * self.slopes
+        return soft_clip(as_moments(self.front(x)).loc) * self.slopes
 
     def squares(self, z: Tensor) -> Tensor:
         """Squared distances of places to all rows that are kept. shape: (n, columns) -> (n, rows)"""

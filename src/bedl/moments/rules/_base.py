@@ -81,7 +81,9 @@ class LayerWeight(Moments):
     def __init__(self, loc: Tensor, variance: Tensor, gain: Tensor | None = None, by_output: Tensor | None = None):
         super().__init__(loc, variance)
         self.gain, self.by_output = gain, by_output
-        self.panels: dict[Any, Tensor] = {}  # the same as a kernel reads it (`bedl.nn.fused`), for weights that stay
+        self.packed_weights: dict[
+            Any, Tensor
+        ] = {}  # the same as a kernel reads it (`bedl.nn.fused`), for weights that stay
 
 
 class _Precision:

@@ -19,19 +19,19 @@ from bedl.moments import Moments, as_moments, numerics
 from bedl.moments.dispatch import refusal
 from bedl.moments.numerics import FAR, NEGLIGIBLE, mills, mills_differences, normal_cdf, normal_pdf, standardize, std
 from bedl.moments.rules._base import approximate, elementwise
-from bedl.moments.rules.relu import rectified
+from bedl.moments.rules.relu import relu_moments
 
 
 @elementwise()
 def relu(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return rectified(m, v, alone=True)
+    return relu_moments(m, v, alone=True)
 
 
 @elementwise()
 def leaky_relu(m: Tensor, v: Tensor, negative_slope: float | Tensor = 0.01) -> tuple[Tensor, Tensor]:
     # x₊ − a·(−x)₊; the two halves never act together, so E[product] = 0 and their covariance is −M₊M₋.
-    above, variance_above = rectified(m, v, added=True)
-    below, variance_below = rectified(-m, v, added=True)
+    above, variance_above = relu_moments(m, v, added=True)
+    below, variance_below = relu_moments(-m, v, added=True)
     a = negative_slope
     # the product of both first: one of them is 0 where the other is huge; and in the tails rounding is all that is left
     return above - a * below, (variance_above + a * a * variance_below + 2 * a * (above * below)).clamp_min(0)
@@ -39,8 +39,8 @@ def leaky_relu(m: Tensor, v: Tensor, negative_slope: float | Tensor = 0.01) -> t
 
 @elementwise()
 def absolute(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    above, variance_above = rectified(m, v)
-    below, variance_below = rectified(-m, v)
+    above, variance_above = relu_moments(m, v)
+    below, variance_below = relu_moments(-m, v)
     return above + below, (variance_above + variance_below - 2 * (above * below)).clamp_min(0)
 
 
@@ -122,8 +122,8 @@ def _clipped(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Ten
     mirrored = m > 0.5 * (low + high)
     height = torch.where(mirrored, high - m, m - low)  # of the mean over the nearer end; at most half the width
     # narrow
-    first, variance_first = rectified(height, v)
-    second, variance_second = rectified(height - width, v)
+    first, variance_first = relu_moments(height, v)
+    second, variance_second = relu_moments(height - width, v)
     narrow = v <= 0.25 * width * width
     variance_narrow = variance_first - variance_second - 2 * second * (width - first + second)
     # wide
@@ -137,7 +137,7 @@ def _clipped(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Ten
     above = torch.where(narrow, first - second, one)
     mean = torch.where(mirrored, high - above, low + above)
     # Between the ends and narrow, the mean hardly moves: what is cut off below and above, added to m, keeps its digits.
-    below = rectified(-height, v)[0]
+    below = relu_moments(-height, v)[0]
     inside = narrow & (height >= 0)
     mean = torch.where(inside, m + torch.where(mirrored, second - below, below - second), mean)
     return mean, torch.where(narrow, variance_narrow, two - one * one)
@@ -155,8 +155,8 @@ class _ClippedByKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-        if _kernels.suits(m, v):
-            return _kernels.clipped(m, v, low, high, *_law(m))
+        if _kernels.supported(m, v):
+            return _kernels.clipped_moments(m, v, low, high, *_law(m))
         return _clipped(m, v, low, high)
 
     @staticmethod
@@ -167,10 +167,10 @@ class _ClippedByKernel(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         m, v, mean = ctx.saved_tensors
-        if _kernels.suits(m, v, mean, *grads):
+        if _kernels.supported(m, v, mean, *grads):
             by_mean, by_variance = grads
             ends = ctx.low, ctx.high
-            return *_kernels.clipped_gradients(m, v, mean, by_mean, by_variance, *ends, *_law(m)), None, None
+            return *_kernels.clipped_moments_backward(m, v, mean, by_mean, by_variance, *ends, *_law(m)), None, None
         return *differentiated(lambda m, v: _clipped(m, v, ctx.low, ctx.high), (m, v), grads), None, None
 
 
@@ -214,8 +214,8 @@ def threshold(input: Moments, threshold: float, value: float) -> Moments:
 
 @elementwise(torch.clamp_min)
 def _floor(m: Tensor, v: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    above, variance = rectified(m - floor, v)
-    below, _ = rectified(floor - m, v)
+    above, variance = relu_moments(m - floor, v)
+    below, _ = relu_moments(floor - m, v)
     return torch.where(m > floor, m + below, floor + above), variance  # the form that keeps m's own digits
 
 
@@ -236,7 +236,7 @@ def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     m_high, v_high = torch.where(swap, a.loc, b.loc), torch.where(swap, a.variance, b.variance)
     spread = v_low + v_high
     gap = (m_low - m_high).to(spread.dtype)
-    excess, variance = rectified(gap, spread)
+    excess, variance = relu_moments(gap, spread)
     alpha = standardize(gap, std(spread))
     return Moments(m_high + excess.to(m_high.dtype), v_high * torch.erf(-alpha * math.sqrt(0.5)) + variance)
 
@@ -267,7 +267,7 @@ def _elu_forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     sigma = std(v)
     r = standardize(m, sigma)
     pdf, upper, lower = normal_pdf(r), normal_cdf(r), normal_cdf(-r)
-    above, variance_above = rectified(m, v)
+    above, variance_above = relu_moments(m, v)
     near, small = r >= -1.0, sigma < 0.5
     # σ ≥ ½
     first, second = (_negative_exponential(m, v, sigma, r, pdf, n) for n in (1, 2))
@@ -309,8 +309,8 @@ class _Elu(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-        if _kernels.suits(m, v):
-            return _kernels.elu(m, v, alpha, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
+        if _kernels.supported(m, v):
+            return _kernels.elu_moments(m, v, alpha, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
         return _elu_forward(m, v, alpha)
 
     @staticmethod
@@ -322,9 +322,9 @@ class _Elu(torch.autograd.Function):
     def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None]:
         m, v, mean = ctx.saved_tensors
         alpha = ctx.alpha
-        if _kernels.suits(m, v, mean, grad_mean, grad_variance):
+        if _kernels.supported(m, v, mean, grad_mean, grad_variance):
             law = *numerics.HALF_LINE, NEGLIGIBLE[m.dtype]
-            return *_kernels.elu_gradients(m, v, mean, grad_mean, grad_variance, alpha, *law), None
+            return *_kernels.elu_moments_backward(m, v, mean, grad_mean, grad_variance, alpha, *law), None
         sigma = std(v)
         r = standardize(m, sigma)
         pdf, probability = normal_pdf(r), normal_cdf(r)
@@ -332,7 +332,7 @@ class _Elu(torch.autograd.Function):
         first, second = (_negative_exponential(m, v, sigma, r, pdf, n) for n in (1, 2))
         mean_m = probability + alpha * first
         mean_v = 0.5 * (alpha * first + (1 - alpha) * density)
-        variance_m = 2 * (rectified(m, v)[0] + alpha * alpha * (second - first) - mean * mean_m)
+        variance_m = 2 * (relu_moments(m, v)[0] + alpha * alpha * (second - first) - mean * mean_m)
         variance_v = probability + alpha * alpha * (2 * second - first) - 2 * mean * mean_v
         return grad_mean * mean_m + grad_variance * variance_m, grad_mean * mean_v + grad_variance * variance_v, None
 
@@ -383,7 +383,7 @@ def _between(input: Moments, low: Tensor, high: Tensor) -> Moments:
     unit = torch.where(width > 0, width, 1.0)
     moved = hardtanh(Moments((m - low) / unit, v / unit.square()), 0.0, 1.0)
     inside = (m >= low) & (m <= high) & (v <= 0.25 * width.square())
-    cut_off = rectified(low - m, v)[0] - rectified(m - high, v)[0]
+    cut_off = relu_moments(low - m, v)[0] - relu_moments(m - high, v)[0]
     mean = torch.where(inside, m + cut_off, low + unit * moved.loc)
     # torch takes the upper bound where the two cross
     mean = torch.where((v != 0) & (width > 0), mean, torch.minimum(torch.maximum(m, low), high))

@@ -156,7 +156,7 @@ def convolve_strided(
 # Convolutions: products whose sums run over a window, in the memory layout that is fastest.
 
 
-MANY_OUTPUTS = 128  # from there on the weight's derivative takes 0.4 to 1.0 of the library's time, below 0.8 to 2.4
+MIN_OUTPUTS = 128  # from there on the weight's derivative takes 0.4 to 1.0 of the library's time, below 0.8 to 2.4
 
 
 def convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Moments]:
@@ -244,7 +244,7 @@ def _suits_products(weight: Tensor, how: _How) -> bool:
     Args:
         weight: shape (outputs, channels, *window)
     """
-    return max(how.stride) > 1 and max(weight.shape[2:]) > 1 and weight.shape[0] >= MANY_OUTPUTS
+    return max(how.stride) > 1 and max(weight.shape[2:]) > 1 and weight.shape[0] >= MIN_OUTPUTS
 
 
 def _is_trained(x: Tensor, weight: Tensor) -> bool:

@@ -22,13 +22,13 @@ from bedl.moments import Moments, numerics
 from bedl.moments.numerics import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, standardize, std
 from bedl.moments.rules._base import approximate, elementwise
 from bedl.moments.rules.arithmetic import mul
-from bedl.moments.rules.relu import rectified
+from bedl.moments.rules.relu import relu_moments
 from bedl.moments.rules.tables import register_table, tabulated
 
 Function = Callable[[Tensor], Tensor]
 _SWITCH = 1.25  # the σ from which the asymptote is split off
 _REACH = 18.0  # where e^{−|x|} has fallen to 1.5e-8
-_FAR = 7.0  # standard deviations that a piecewise rule spans
+_MAX_STDS = 7.0  # standard deviations that a piecewise rule spans
 
 
 _NEAR = 8.0  # standard deviations within which a value lies for all that matters
@@ -60,8 +60,8 @@ def expectation(
 def _pieces(m: Tensor, sigma: Tensor, rule: numerics.Rule, kinks: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Nodes and weights of a rule that is split at the kinks. shapes: (*), (*) -> 2 × (*, pieces·nodes)"""
     u, w = numerics.tensors(rule, m)
-    borders = [standardize(k - m, sigma).clamp(-_FAR, _FAR) for k in sorted(kinks)]
-    edges = torch.stack([torch.full_like(m, -_FAR), *borders, torch.full_like(m, _FAR)], -1)
+    borders = [standardize(k - m, sigma).clamp(-_MAX_STDS, _MAX_STDS) for k in sorted(kinks)]
+    edges = torch.stack([torch.full_like(m, -_MAX_STDS), *borders, torch.full_like(m, _MAX_STDS)], -1)
     half = edges.diff(dim=-1).unsqueeze(-1) / 2
     z = (edges[..., :-1].unsqueeze(-1) + half * (1 + u)).flatten(-2)
     return z, (half * w).flatten(-2) * normal_pdf(z)
@@ -147,7 +147,7 @@ _HARD = numerics.joined(numerics.legendre(24, -3.0, 0.0), numerics.legendre(24, 
 
 
 def _like_relu(function: Function, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return _split(function, torch.relu, rectified, m, v)
+    return _split(function, torch.relu, relu_moments, m, v)
 
 
 @approximate(_SPLIT)
@@ -214,7 +214,7 @@ def _hardswish(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     def narrow(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return expectation(F.hardswish, m, v, numerics.legendre(20), kinks=(-3.0, 3.0))
 
-    return _split(F.hardswish, torch.relu, rectified, m, v, _HARD, gone=3.0, narrow=narrow)
+    return _split(F.hardswish, torch.relu, relu_moments, m, v, _HARD, gone=3.0, narrow=narrow)
 
 
 class _Hardswish(torch.autograd.Function):
@@ -224,8 +224,8 @@ class _Hardswish(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        if _kernels.suits(m, v):
-            return _kernels.hardswish(m, v, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
+        if _kernels.supported(m, v):
+            return _kernels.hardswish_moments(m, v, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
         return _hardswish(m, v)
 
     @staticmethod
@@ -235,9 +235,9 @@ class _Hardswish(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> Any:
         m, v = ctx.saved_tensors
-        if _kernels.suits(m, v, by_mean, by_variance):
+        if _kernels.supported(m, v, by_mean, by_variance):
             law = *numerics.HALF_LINE, NEGLIGIBLE[m.dtype]
-            return _kernels.hardswish_gradients(m, v, by_mean, by_variance, *law)
+            return _kernels.hardswish_moments_backward(m, v, by_mean, by_variance, *law)
         return differentiated(_hardswish, (m, v), (by_mean, by_variance))
 
 
@@ -268,7 +268,7 @@ def softplus(m: Tensor, v: Tensor, beta: float = 1.0, threshold: float = 20.0) -
         return mean / beta, variance / (beta * beta)
     huge = (m.abs() > 1e30) | (v > 1e30)  # there it is ReLU, and in its own scale would overflow
     mean, variance = unit(beta * torch.where(huge, 0.0, m), beta * beta * torch.where(huge, 0.0, v))
-    mean_huge, variance_huge = rectified(m, v)
+    mean_huge, variance_huge = relu_moments(m, v)
     return torch.where(huge, mean_huge, mean / beta), torch.where(huge, variance_huge, variance / (beta * beta))
 
 

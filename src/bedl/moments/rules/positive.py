@@ -22,7 +22,7 @@ from bedl.moments.dispatch import refusal
 from bedl.moments.rules import activations, arithmetic
 from bedl.moments.rules._base import approximate, elementwise
 from bedl.moments.rules.numerical import expectation
-from bedl.moments.rules.relu import rectified
+from bedl.moments.rules.relu import relu_moments
 
 _LOG_NORMAL = "as if log-normal, with the mean and variance of the positive part"
 # p + 1 nodes integrate the square of a polynomial of degree p; made beforehand, as torch.compile wants constants.
@@ -42,8 +42,8 @@ def _log_normal(plain: Callable[..., Tensor], origin: float = 0.0) -> Callable[[
             known = v == 0  # each branch sees the other's entries replaced by harmless ones
             m = torch.where(known, 1.0, input.loc.to(v.dtype))
             height = m - origin
-            below, _ = rectified(-height, v)
-            _, spread = rectified(height, v)
+            below, _ = relu_moments(-height, v)
+            _, spread = relu_moments(height, v)
             above = torch.where(known, 1.0, height.clamp_min(0) + below)  # E max(height, 0)
             s2 = torch.log1p(spread / above / above)
             mean, variance = moments_of(m + below if origin else above, s2, *args)

@@ -1,6 +1,6 @@
 """Moments of max(x, 0), x ~ N(m, v): what ReLU costs is what most networks cost, so there are several ways to them.
 
-`rectified` chooses: a kernel in C, few passes over memory where PyTorch runs uncompiled, or the formula as it stands
+`relu_moments` chooses: a kernel in C, few passes over memory where PyTorch runs uncompiled, or the formula as it stands
 where compilers see it; and where digits next to 0 matter (not `alone`), a form that keeps them, as the kernel does to
 ten standard deviations (`added`).
 Shapes: all tensors here are (*shape), and all results too.
@@ -19,18 +19,18 @@ from bedl._utils.autograd import apply
 from bedl.moments import numerics
 from bedl.moments.numerics import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, tail_moments
 
-__all__ = ["rectified", "rectified_gradients"]
+__all__ = ["relu_moments", "relu_moments_backward"]
 
 
 _SMALLEST_STD = 1e-19  # its inverse is finite in float32
 # Numbers from which compiled code calls a kernel. In predictions it is faster, if slower to compile, to make ReLU one
 # with what follows; in training that would be done twice, as the backward pass computes it again. Formulas that keep
 # digits are so long that training calls the kernel for any number.
-MANY, MANY_TO_PREDICT = 1 << 14, 1 << 20
+MIN_NUMEL, MANY_TO_PREDICT = 1 << 14, 1 << 20
 
 
-def _rectified_in_passing(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """What `_Rectified` gives, each number written to memory as few times as uncompiled code can: a third the time.
+def _relu_moments_eager(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What `_ReluMoments` gives, each number written to memory as few times as uncompiled code can: a third the time.
 
     V = v·(Φ(r) − T1(T1 + |r|)) with T1 = φ(r) + rΦ(r) − r₊. Its error is 1e-6 v. Far below zero that is no longer small
     beside the variance itself: 3e-5 of it at r = −3, 1e-2 at −9. shapes: (*), (*) -> (*), (*)
@@ -49,7 +49,7 @@ def _rectified_in_passing(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return mean, r.abs_().add_(t1).mul_(t1).neg_().add_(probability).mul_(v)
 
 
-def _rectified_in_graphs(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _relu_moments_traced(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The same in operations that exported graphs have, where each is a pass over memory: a third of them.
 
     With h = r/√2, E = erf(h) and G = exp(−h²)/√π + hE:  M = m₊ + σ/√2·(G − |h|),  V = v/2·(1 + E − (G − |h|)(G + |h|)).
@@ -80,10 +80,10 @@ def _slopes(m: Tensor, v: Tensor, alone: bool) -> tuple[Tensor, Tensor]:
     return torch.where(known, 0.5 + 0.5 * m.sign(), probability), (pdf / sigma).masked_fill(known, 0.0)
 
 
-def _rectified_gradients(
+def _relu_moments_backward(
     m: Tensor, v: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor, alone: bool
 ) -> tuple[Tensor, Tensor]:
-    """What `_Rectified.backward` gives, in as little memory as uncompiled code can. shapes: (*)"""
+    """What `_ReluMoments.backward` gives, in as little memory as uncompiled code can. shapes: (*)"""
     limit = NEGLIGIBLE[m.dtype] if alone else FAR
     known = v <= 0
     inverse = torch.clamp(v.clamp_min(0).rsqrt_(), max=1 / _SMALLEST_STD)
@@ -98,14 +98,14 @@ def _rectified_gradients(
     return grad_m, torch.addcmul(grad_v, grad_mean, density, value=0.5)
 
 
-def _rectified(m: Tensor, v: Tensor, alone: bool, added: bool, many: int) -> tuple[Tensor, Tensor]:
-    """What `rectified` gives, without derivatives; `many` as for `native.suits`. shapes: (*), (*) -> (*), (*)"""
-    if (alone or added) and _kernels.suits(m, v, many=many):
-        return _kernels.rectified(m, v, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
+def _relu_moments(m: Tensor, v: Tensor, alone: bool, added: bool, many: int) -> tuple[Tensor, Tensor]:
+    """What `relu_moments` gives, without derivatives; `many` as for `native.supported`. shapes: (*), (*) -> (*), (*)"""
+    if (alone or added) and _kernels.supported(m, v, many=many):
+        return _kernels.relu_moments(m, v, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
     if alone and not torch.compiler.is_compiling():
-        return _rectified_in_passing(m, v)
+        return _relu_moments_eager(m, v)
     if alone and torch.compiler.is_exporting():
-        return _rectified_in_graphs(m, v)
+        return _relu_moments_traced(m, v)
     sigma = v.clamp_min(0).sqrt()
     x = (m / sigma.clamp_min(_SMALLEST_STD)).abs().clamp_max(NEGLIGIBLE[m.dtype] if alone else FAR)
     _, _, t1, t2 = tail_moments(x)
@@ -113,7 +113,7 @@ def _rectified(m: Tensor, v: Tensor, alone: bool, added: bool, many: int) -> tup
     return m.clamp_min(0) + sigma * t1, variance
 
 
-class _Rectified(torch.autograd.Function):
+class _ReluMoments(torch.autograd.Function):
     """Moments of max(x, 0), with the derivatives written out: half the work of recorded ones, a third the memory.
 
     With r = m/σ, x = |r|:  M = m₊ + σT1(x),  V = v·(T2 − T1²) for r < 0, v·(1 − T2 − T1(T1 + 2x)) for r ≥ 0.
@@ -124,7 +124,7 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, alone: bool, added: bool) -> tuple[Tensor, Tensor]:
-        return _rectified(m, v, alone, added, 0 if added else MANY)
+        return _relu_moments(m, v, alone, added, 0 if added else MIN_NUMEL)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -134,19 +134,19 @@ class _Rectified(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None, None]:
         m, v, mean = ctx.saved_tensors
-        return *rectified_gradients(m, v, mean, grad_mean, grad_variance, ctx.alone, ctx.added), None, None
+        return *relu_moments_backward(m, v, mean, grad_mean, grad_variance, ctx.alone, ctx.added), None, None
 
 
-def rectified_gradients(
+def relu_moments_backward(
     m: Tensor, v: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor, alone: bool = False,
     added: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Derivatives by m and v, of those by the results of `rectified`, of which `mean` is one. shapes: (*)"""
-    if (alone or added) and _kernels.suits(m, v, mean, grad_mean, grad_variance, many=0 if added else MANY):
+    """Derivatives by m and v, of those by the results of `relu_moments`, of which `mean` is one. shapes: (*)"""
+    if (alone or added) and _kernels.supported(m, v, mean, grad_mean, grad_variance, many=0 if added else MIN_NUMEL):
         far = NEGLIGIBLE[m.dtype]
-        return _kernels.rectified_gradients(m, v, mean, grad_mean, grad_variance, *numerics.HALF_LINE, far)
+        return _kernels.relu_moments_backward(m, v, mean, grad_mean, grad_variance, *numerics.HALF_LINE, far)
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return _rectified_gradients(m, v, mean, grad_mean, grad_variance, alone)
+        return _relu_moments_backward(m, v, mean, grad_mean, grad_variance, alone)
     probability, density = _slopes(m, v, alone)
     above = torch.addcmul(mean, mean, probability, value=-1)
     grad_m = torch.addcmul(grad_mean * probability, grad_variance, above, value=2)
@@ -154,7 +154,7 @@ def rectified_gradients(
     return grad_m, torch.addcmul(grad_variance * within, grad_mean, density, value=0.5)
 
 
-def rectified(m: Tensor, v: Tensor, alone: bool = False, added: bool = False) -> tuple[Tensor, Tensor]:
+def relu_moments(m: Tensor, v: Tensor, alone: bool = False, added: bool = False) -> tuple[Tensor, Tensor]:
     """Mean and variance of max(x, 0). shapes: (*), (*) -> (*), (*)
 
     Args:
@@ -163,7 +163,7 @@ def rectified(m: Tensor, v: Tensor, alone: bool = False, added: bool = False) ->
     """
     compiled = torch.compiler.is_compiling()
     if compiled and not torch.is_grad_enabled():
-        return _rectified(m, v, alone, added, MANY_TO_PREDICT)
-    if (alone or added) and not compiled and _kernels.suits(m, v):  # nothing is recorded
-        return _kernels.rectified(m, v, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
-    return apply(_Rectified, m, v, alone, added)
+        return _relu_moments(m, v, alone, added, MANY_TO_PREDICT)
+    if (alone or added) and not compiled and _kernels.supported(m, v):  # nothing is recorded
+        return _kernels.relu_moments(m, v, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
+    return apply(_ReluMoments, m, v, alone, added)

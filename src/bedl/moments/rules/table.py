@@ -1,7 +1,7 @@
 """The table: which rule answers for which torch function.
 
 A line names functions as users know them and the rule that has their signature. `_homes` finds every place a name
-lives in: `torch`, `torch.nn.functional`, `torch.Tensor`, with its in-place twin and its operators. A rule marked
+lives in: `torch`, `torch.nn.functional`, `torch.Tensor`, with its in-place form and its operators. A rule marked
 `@approximate` says how; one without the mark is exact for independent Gaussian inputs.
 """
 

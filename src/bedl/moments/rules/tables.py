@@ -167,8 +167,8 @@ class _Tabulated(torch.autograd.Function):
     @staticmethod
     def forward(m: Tensor, v: Tensor, plain: Tensor, name: str) -> tuple[Tensor, Tensor]:
         table = _TABLES[name]
-        if _kernels.suits(m, v, plain):
-            return _kernels.tabulated(m, v, plain, name, table.scale, table.grows)
+        if _kernels.supported(m, v, plain):
+            return _kernels.tabulated_moments(m, v, plain, name, table.scale, table.grows)
         return _moments(m, v, plain, name)
 
     @staticmethod
@@ -179,9 +179,9 @@ class _Tabulated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (m, v), table = ctx.saved_tensors, _TABLES[ctx.name]
-        if _kernels.suits(m, v, by_mean, by_variance):
+        if _kernels.supported(m, v, by_mean, by_variance):
             return (
-                *_kernels.tabulated_gradients(m, v, by_mean, by_variance, ctx.name, table.scale, table.grows),
+                *_kernels.tabulated_moments_backward(m, v, by_mean, by_variance, ctx.name, table.scale, table.grows),
                 None,
                 None,
             )

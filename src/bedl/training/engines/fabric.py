@@ -23,10 +23,12 @@ from bedl.nn import variance_products
 from bedl.training.checkpoint import capture_torch, restore_torch
 from bedl.training.compile import Compiled
 
-__all__ = ["GradientStep", "Micro"]
+__all__ = ["GradientStep", "MicroBatch"]
 
 
-Micro = tuple[Batch, float]  # a micro-batch and how much it counts: its number of points, or the sum of their weights
+MicroBatch = tuple[
+    Batch, float
+]  # a micro-batch and how much it counts: its number of points, or the sum of their weights
 
 
 class Statistics(nn.Module):
@@ -65,27 +67,29 @@ class GradientStep:
     def __init__(self, fabric: Any, module: Any, method: Method):
         self.fabric, self.module, self.method = fabric, module, method
 
-    def __call__(self, micros: Sequence[Micro], n_points: float) -> Tensor:
+    def __call__(self, micro_batches: Sequence[MicroBatch], n_points: float) -> Tensor:
         """Back-propagate this process's micro-batches.
 
         Args:
-            micros: they, prepared.
+            micro_batches: they, prepared.
             n_points: how many points the step has over all processes, or the sum of their weights.
 
         Returns:
             the loss of the whole step, the same on every process. shape: ()
         """
-        n_train, world = micros[0][0].n_train, self.fabric.world_size
-        if world == 1 and len(micros) == 1:  # all the points are here: nothing has to be gathered before the root
-            loss = self._forward(micros[0][0], loss=True)
+        n_train, world = micro_batches[0][0].n_train, self.fabric.world_size
+        if (
+            world == 1 and len(micro_batches) == 1
+        ):  # all the points are here: nothing has to be gathered before the root
+            loss = self._forward(micro_batches[0][0], loss=True)
             self.fabric.backward(loss.sum())
             return loss.detach()[0]
         slope: Tensor | None = None
-        if len(micros) > 1 and not self.method.additive:
-            slope = self._slope(self._first_pass(micros, n_points), n_train)
+        if len(micro_batches) > 1 and not self.method.additive:
+            slope = self._slope(self._first_pass(micro_batches, n_points), n_train)
         local: Tensor | None = None
-        for number, (batch, count) in enumerate(micros):
-            waits = world > 1 and number < len(micros) - 1  # processes exchange gradients once, with the last
+        for number, (batch, count) in enumerate(micro_batches):
+            waits = world > 1 and number < len(micro_batches) - 1  # processes exchange gradients once, with the last
             with self.fabric.no_backward_sync(self.module) if waits else nullcontext():
                 statistics = self._forward(batch)
                 part = statistics.detach() * (count / n_points)
@@ -117,11 +121,11 @@ class GradientStep:
         return self.fabric.all_reduce(part.clone(), reduce_op="sum") if self.fabric.world_size > 1 else part
 
     @torch.no_grad()
-    def _first_pass(self, micros: Sequence[Micro], n_points: float) -> Tensor:
+    def _first_pass(self, micro_batches: Sequence[MicroBatch], n_points: float) -> Tensor:
         """S, the mean statistics over all micro-batches and processes, leaving no trace. shape: (k,)"""
         before = capture_torch(self.fabric.device)
         buffers = [(buffer, buffer.clone()) for buffer in self.method.buffers()]
-        parts = [self._forward(batch) * (count / n_points) for batch, count in micros]
+        parts = [self._forward(batch) * (count / n_points) for batch, count in micro_batches]
         for buffer, value in buffers:  # running statistics of batch norm must see each batch once
             buffer.copy_(value)
         restore_torch(before, self.fabric.device)  # dropout draws the same again

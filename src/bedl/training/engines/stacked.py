@@ -18,7 +18,7 @@ from torch.func import functional_call, vmap
 
 from bedl import _kernels
 from bedl.methods import Batch, Method
-from bedl.nn import refuse_frozen
+from bedl.nn import check_not_cached
 from bedl.nn.calling import join_parts, map_parts
 from bedl.training import checkpoint
 from bedl.training import checkpoint as random_state
@@ -35,29 +35,42 @@ from bedl.training.callbacks import (
     log_density,
     scored,
 )
-from bedl.training.checkpoint import CheckpointError, Checkpoints, Pace, build_of, compare_settings, resume_from
-from bedl.training.compile import few_threads
-from bedl.training.correction import Correct, correct_after, forget_correction
+from bedl.training.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    CheckpointTimer,
+    build_of,
+    compare_settings,
+    resume_from,
+)
+from bedl.training.compile import limit_threads
+from bedl.training.correction import Correct, correct_after_fit, reset_correction
 from bedl.training.data import as_points, cast, global_batches, stream_seed, warn_of_targets
 from bedl.training.diagnostics import NonFiniteLossError, find_origin
-from bedl.training.engines.fused import Batched, NotKnown, Rows, in_rows, with_numbers
+from bedl.training.engines.fused import (
+    FlatParameters,
+    FusedNetworks,
+    UnsupportedModule,
+    parameter_order,
+    with_coefficients,
+)
 
 __all__ = [
-    "Feed",
-    "Going",
+    "BatchPrefetcher",
+    "ActiveReplicas",
     "Joined",
-    "Preparation",
+    "BatchPreparation",
     "ReplicaBatch",
     "ReplicaBatches",
     "ReplicaRun",
     "ReplicaSettings",
     "ReplicaWatch",
     "ReplicasResult",
-    "Stacked",
+    "StackedNetworks",
     "VectorAdam",
     "clipping",
     "fit_replicas",
-    "is_known",
+    "can_fuse",
     "norms",
 ]
 
@@ -76,7 +89,7 @@ class _Loss(nn.Module):
         return self.method.combine(self.method.statistics(batch), batch.n_train)
 
 
-class Stacked:
+class StackedNetworks:
     """R methods whose losses and gradients are computed together.
 
     Args:
@@ -95,7 +108,7 @@ class Stacked:
         self.methods = list(methods)
         self.base = _Loss(methods[0])
         first = dict(self.base.named_parameters())
-        self.names = in_rows([name for name, p in first.items() if p.requires_grad])
+        self.names = parameter_order([name for name, p in first.items() if p.requires_grad])
         self.shapes = [first[name].shape for name in self.names]
         self.sizes = [first[name].numel() for name in self.names]
         self.device = torch.device(device) if device is not None else first[self.names[0]].device
@@ -108,17 +121,17 @@ class Stacked:
         self.losses = torch.compile(self._losses) if compile else self._losses
         self.batched = None if compile else self._batched()
 
-    def _batched(self) -> Batched | None:
+    def _batched(self) -> FusedNetworks | None:
         """The same in fewer calls, for builds that are known."""
         count = sum(name.endswith("_mean") for name in self.names)
         if [name.removesuffix("mean") for name in self.names[:count]] != [
             name.removesuffix("logvar") for name in self.names[count : 2 * count]
         ]:
             return None
-        rows = Rows(self.names, self.shapes, self.parameters, count)
+        rows = FlatParameters(self.names, self.shapes, self.parameters, count)
         try:
-            return Batched(self.methods, rows, self.fixed.__getitem__, self.numbers)
-        except NotKnown:
+            return FusedNetworks(self.methods, rows, self.fixed.__getitem__, self.numbers)
+        except UnsupportedModule:
             return None
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -164,7 +177,7 @@ class Stacked:
         method: Any = self.base.method
         before = getattr(method, "objective", None)
         if numbers:
-            method.objective = with_numbers(before, numbers)
+            method.objective = with_coefficients(before, numbers)
         try:
             return functional_call(self.base, (parameters, fixed), (batch, score))
         finally:
@@ -193,9 +206,9 @@ class Stacked:
                 own[name].copy_(part.view(shape))
 
 
-def is_known(method: Method) -> bool:
-    """Whether a method has a twin that needs no vmap."""
-    return any(p.requires_grad for p in method.parameters()) and Stacked([method]).batched is not None
+def can_fuse(method: Method) -> bool:
+    """Whether a method has a counterpart that needs no vmap."""
+    return any(p.requires_grad for p in method.parameters()) and StackedNetworks([method]).batched is not None
 
 
 def check_same_build(methods: Sequence[Any]) -> None:
@@ -214,8 +227,10 @@ def check_same_build(methods: Sequence[Any]) -> None:
                         f"{value!r}: replicas may differ in tensors and in the numbers of their objective only"
                     )
             for key, tensor in {**module._parameters, **module._buffers}.items():
-                twin = {**theirs[name]._parameters, **theirs[name]._buffers}[key]
-                if (tensor is None) != (twin is None) or (tensor is not None and tensor.shape != twin.shape):
+                counterpart = {**theirs[name]._parameters, **theirs[name]._buffers}[key]
+                if (tensor is None) != (counterpart is None) or (
+                    tensor is not None and tensor.shape != counterpart.shape
+                ):
                     raise ValueError(f"{name}.{key} has another shape in replica {number} than in replica 0")
 
 
@@ -392,11 +407,11 @@ def _joined_weights(weights: Sequence[Tensor | None], targets: Sequence[Tensor],
 # What each step of many networks is fed with: points, and what is drawn for them, some steps at a time.
 
 
-STEPS = 32  # that are fetched together
-LARGEST = 2**21  # numbers in their inputs, at most
+PREFETCHED_STEPS = 32  # that are fetched together
+MAX_PREFETCHED_NUMEL = 2**21  # numbers in their inputs, at most
 
 
-class Feed:
+class BatchPrefetcher:
     """Points and prepared batches of a run, step by step; made for some steps at once where nothing speaks against it.
 
     Draws for steps k·K to (k + 1)·K − 1 follow from the seeds and k alone, so that a run may be taken up at any step.
@@ -406,12 +421,12 @@ class Feed:
         draw: what is drawn for them.
     """
 
-    def __init__(self, batches: ReplicaBatches, draw: Preparation):
+    def __init__(self, batches: ReplicaBatches, draw: BatchPreparation):
         self.batches, self.draw = batches, draw
         self.steps = 1
         if draw.together:
             width = len(batches.seeds) * batches.batch_size * batches.joined.x[0].numel()
-            self.steps = max(1, min(STEPS, LARGEST // max(width, 1)))
+            self.steps = max(1, min(PREFETCHED_STEPS, MAX_PREFETCHED_NUMEL // max(width, 1)))
         self.kept: dict[int, tuple[ReplicaBatch, Batch]] = {}
 
     def __getitem__(self, step: int) -> tuple[ReplicaBatch, Batch]:
@@ -439,7 +454,7 @@ class Feed:
                 self.kept[step] = ReplicaBatch(x, y, weight, counts), batch
 
 
-class Preparation:
+class BatchPreparation:
     """Batches for all replicas, with what each method draws for its own, from a generator of its own.
 
     Methods that can draw for many at once do so, from one generator: in Python, that is most of a step's time.
@@ -450,7 +465,7 @@ class Preparation:
         # the stream that `fit` gives a single process with this seed
         self.generators = [torch.Generator().manual_seed(stream_seed(seed, 0)) for seed in seeds]
         self.draws = True
-        self.together = all(method.prepares_many for method in methods)
+        self.together = all(method.prepares_batched for method in methods)
 
     def __call__(self, rows: ReplicaBatch, sizes: Sequence[Any], generator: torch.Generator | None = None) -> Batch:
         """shapes: as in Batch, with R replicas in front, or steps and replicas; n_train: shape (R,)"""
@@ -526,7 +541,7 @@ class VectorAdam:
         self.count += 1
         rates = [rate / (1 - beta1**self.count) for rate in lr]
         unbiased = math.sqrt(1 - beta2**self.count)
-        if gradient.is_contiguous() and _kernels.suits(self.parameters, gradient):
+        if gradient.is_contiguous() and _kernels.supported(self.parameters, gradient):
             how = (beta1, beta2, unbiased, self.eps)
             scales = [1.0] * len(rates) if scale is None else scale
             _kernels.training.adam(scales, rates, *how, self.parameters, gradient, self.mean, self.square)
@@ -541,7 +556,7 @@ class VectorAdam:
 
 def norms(gradient: Tensor) -> Tensor:
     """The norm of each row. gradient: shape (R, P); result: shape (R,)"""
-    if gradient.is_contiguous() and _kernels.suits(gradient):
+    if gradient.is_contiguous() and _kernels.supported(gradient):
         return _kernels.training.norms(gradient)
     return torch.linalg.vector_norm(gradient, dim=1)
 
@@ -554,7 +569,7 @@ def clipping(norms: Sequence[float], max_norm: float) -> list[float]:
 # The replicas that still learn: once some have stopped, the others are a stack of their own.
 
 
-class Going:
+class ActiveReplicas:
     """The part of a stack that is computed. What the stack of all replicas says is true after `write_back`.
 
     Args:
@@ -566,25 +581,25 @@ class Going:
         stacked, adam: those replicas.
     """
 
-    def __init__(self, whole: Stacked, adam: VectorAdam):
+    def __init__(self, whole: StackedNetworks, adam: VectorAdam):
         self.whole, self.adam_of_all = whole, adam
         self.numbers = list(range(len(whole.methods)))
         self.index = torch.tensor(self.numbers, device=whole.device)
         self.stacked, self.adam = whole, adam
 
-    def keep(self, going: Sequence[bool]) -> None:
+    def keep(self, active: Sequence[bool]) -> None:
         """Compute the replicas that are going, and no others.
 
         Of builds that are known, that is: others may draw random numbers for all replicas together, or are compiled for
         as many as there are.
         """
-        numbers = [number for number, on in enumerate(going) if on]
+        numbers = [number for number, on in enumerate(active) if on]
         if numbers == self.numbers or not numbers or self.whole.batched is None:
             return
         self.write_back()
         self.whole.write_back()
         self.numbers, self.index = numbers, torch.tensor(numbers, device=self.whole.device)
-        self.stacked = Stacked([self.whole.methods[number] for number in numbers], self.whole.device)
+        self.stacked = StackedNetworks([self.whole.methods[number] for number in numbers], self.whole.device)
         self.adam = VectorAdam(self.stacked.parameters, self.adam_of_all.betas, self.adam_of_all.eps)
         self.adam.mean, self.adam.square = self.adam_of_all.mean[numbers], self.adam_of_all.square[numbers]
         self.adam.count = self.adam_of_all.count
@@ -625,7 +640,7 @@ class ReplicaWatch:
         stopped: which replicas have stopped.
     """
 
-    def __init__(self, stacked: Stacked, validation: Any, rule: EarlyStopping | None):
+    def __init__(self, stacked: StackedNetworks, validation: Any, rule: EarlyStopping | None):
         self.stacked, self.rule = stacked, rule
         count = len(stacked.methods)
         self.points = Joined(validation, count, stacked.device, stacked.methods[0])
@@ -636,10 +651,10 @@ class ReplicaWatch:
         self.stopped = [False] * count
         self.rows: Tensor | None = stacked.parameters.clone() if rule and rule.restore_best else None
 
-    def update(self, ended: Sequence[bool], going: Going) -> list[float]:
+    def update(self, ended: Sequence[bool], active: ActiveReplicas) -> list[float]:
         """Take in the epoch of the replicas that have ended one. Returns the scores of those going, lower is better."""
-        going.write_back()
-        scores = self.scores(going)
+        active.write_back()
+        scores = self.scores(active)
         if self.rule is None:
             return scores
         for r in [r for r, end in enumerate(ended) if end and not self.stopped[r]]:
@@ -652,20 +667,20 @@ class ReplicaWatch:
             self.stopped[r] = self.waited[r] > self.rule.patience
         return scores
 
-    def scores(self, going: Going, chunk: int = 1024) -> list[float]:
+    def scores(self, active: ActiveReplicas, chunk: int = 1024) -> list[float]:
         """Each replica's (weighted) mean −log p(y|x) over its set; NaN for those that have stopped."""
-        total = torch.zeros(2, len(going.numbers), dtype=torch.float64)
-        places = [self.points.places[number] for number in going.numbers]
+        total = torch.zeros(2, len(active.numbers), dtype=torch.float64)
+        places = [self.points.places[number] for number in active.numbers]
         for start in range(0, max(map(len, places)), chunk):
             part = self.points.rows([place[start : start + chunk] for place in places])
             y, counts = counted(self.stacked.methods[0], part.y, part.weight)
-            log_p = going.stacked.log_densities(part.x, y).double().cpu()
+            log_p = active.stacked.log_densities(part.x, y).double().cpu()
             weight = torch.ones_like(log_p) if counts is None else as_places(counts.double().cpu(), log_p)
             # a replica whose set ended in an earlier chunk has one point of padding here
             weight = weight * as_places(torch.tensor(part.counts) > 0, log_p)
             log_p, weight = log_p.flatten(1), weight.flatten(1)
             total += torch.stack([-log_p.where(weight > 0, 0.0).mul(weight).sum(1), weight.sum(1)])
-        means = dict(zip(going.numbers, (total[0] / total[1]).tolist(), strict=True))
+        means = dict(zip(active.numbers, (total[0] / total[1]).tolist(), strict=True))
         return [means.get(number, math.nan) for number in range(len(self.best))]
 
     def restore(self) -> None:
@@ -711,22 +726,22 @@ class ReplicaRun:
         stop: set it to end the run after the present step.
     """
 
-    def __init__(self, stacked: Stacked, batches: ReplicaBatches, validation: Any, settings: ReplicaSettings):
+    def __init__(self, stacked: StackedNetworks, batches: ReplicaBatches, validation: Any, settings: ReplicaSettings):
         self.stacked, self.batches, self.settings = stacked, batches, settings
         self.watch = None if validation is None else ReplicaWatch(stacked, validation, settings.early_stopping)
         self.adam = VectorAdam(stacked.parameters)
-        self.going = Going(stacked, self.adam)
-        self.draw = Preparation(stacked.methods, settings.seeds)
-        self.feed = Feed(batches, self.draw)
+        self.active = ActiveReplicas(stacked, self.adam)
+        self.draw = BatchPreparation(stacked.methods, settings.seeds)
+        self.prefetcher = BatchPrefetcher(batches, self.draw)
         self.losses = Losses(batches)
         self.step, self.total_steps = 0, len(batches)
         self.stop = False
         self.checkpoint: Path | None = None
-        self.pace = Pace(settings.checkpoints)
+        self.timer = CheckpointTimer(settings.checkpoints)
 
     @property
     def methods(self) -> list[Method]:
-        self.going.write_back()
+        self.active.write_back()
         self.stacked.write_back()
         return self.stacked.methods
 
@@ -752,16 +767,16 @@ class ReplicaRun:
                 self._step()
         finally:
             self._tell("on_end")
-        self.going.write_back()
+        self.active.write_back()
         if self.watch is not None:
             self.watch.restore()
         self.stacked.write_back()
         for number, method in enumerate(self.stacked.methods):
-            if method.concludes:
+            if method.has_fit_end:
                 with torch.no_grad():
                     method.to(self.stacked.device).eval()
-                    judges = () if self.watch is None else self._whole(number, self.watch.points)
-                    method.conclude(self._whole(number, self.batches.joined), judges)
+                    validation_batches = () if self.watch is None else self._whole(number, self.watch.points)
+                    method.on_fit_end(self._whole(number, self.batches.joined), validation_batches)
 
     def _whole(self, replica: int, joined: Joined, chunk: int = 1024) -> Iterator[Batch]:
         """A replica's own points in parts."""
@@ -776,22 +791,22 @@ class ReplicaRun:
         return [False] * len(self.stacked.methods) if self.watch is None else self.watch.stopped
 
     def _step(self) -> None:
-        rows, batch = self.feed[self.step]
-        if self.stacked.methods[0].paced:
+        rows, batch = self.prefetcher[self.step]
+        if self.stacked.methods[0].uses_epoch:
             seen = [self.step / count for count in self.batches.per_epoch]
             batch = batch._replace(epoch=torch.tensor(seen, device=self.stacked.device))
         totals = self.batches.totals
-        going = [self.step < total and not done for total, done in zip(totals, self._stopped, strict=True)]
-        self.going.keep(going)
-        batch = self.going.of(batch)
-        loss, gradient = self.going.stacked.gradients(batch)
+        active = [self.step < total and not done for total, done in zip(totals, self._stopped, strict=True)]
+        self.active.keep(active)
+        batch = self.active.of(batch)
+        loss, gradient = self.active.stacked.gradients(batch)
         values, lengths = loss.tolist(), norms(gradient).tolist()
         if not math.isfinite(sum(values) + sum(lengths)):
             raise self._not_finite(batch, loss, gradient)
         limit = self.settings.gradient_clip
         factor = {total: self.settings.schedule(self.step, total) for total in set(totals) if self.step < total}
-        rates = [self.settings.rates[r] * factor[totals[r]] if going[r] else 0.0 for r in self.going.numbers]
-        self.going.adam.step(gradient, rates, None if limit is None else clipping(lengths, limit))
+        rates = [self.settings.rates[r] * factor[totals[r]] if active[r] else 0.0 for r in self.active.numbers]
+        self.active.adam.step(gradient, rates, None if limit is None else clipping(lengths, limit))
         epoch = self.epoch
         self.step += 1
         if self.settings.callbacks:
@@ -807,10 +822,10 @@ class ReplicaRun:
                     "points": sum(rows.counts),
                 },
             )
-        ended = self.losses.add(dict(zip(self.going.numbers, values, strict=True)), rows, going)
+        ended = self.losses.add(dict(zip(self.active.numbers, values, strict=True)), rows, active)
         if any(ended):
             if self.watch is not None:
-                self.losses.score(ended, self.watch.update(ended, self.going))
+                self.losses.score(ended, self.watch.update(ended, self.active))
             self._tell("on_epoch", {**self.losses.summary(), "epoch": epoch, "step": self.step})
         self._maybe_save(end_of_epoch=self.epoch > epoch)
 
@@ -823,7 +838,7 @@ class ReplicaRun:
         place = int((~(loss.isfinite() & gradient.isfinite().all(1))).nonzero()[0])
         parts: list[Any] = [map_parts(lambda part: part[place], part) for part in batch]
         own = Batch._make(parts)._replace(n_train=int(parts[2]))
-        replica = self.going.numbers[place]
+        replica = self.active.numbers[place]
         origin = find_origin(self.methods[replica], [own])
         where = dataclasses.replace(origin, where=f"replica {replica}: {origin.where}")
         return NonFiniteLossError(self.step, float(loss[place]), where, self.checkpoint)
@@ -831,7 +846,7 @@ class ReplicaRun:
     # -- checkpoints ------------------------------------------------------------------------------
     def _maybe_save(self, end_of_epoch: bool) -> None:
         places = self.settings.checkpoints
-        if places is not None and self.pace.due(self.step, end_of_epoch):
+        if places is not None and self.timer.due(self.step, end_of_epoch):
             self.checkpoint = checkpoint.path_of(Path(places.directory), self.step)
             checkpoint.write(self.checkpoint, self._state())
             checkpoint.prune(Path(places.directory), places.keep)
@@ -847,7 +862,7 @@ class ReplicaRun:
         return f"{build_of(self.stacked.methods[0])}\n{' '.join(self.stacked.names)}"
 
     def _state(self) -> dict[str, Any]:
-        self.going.write_back()
+        self.active.write_back()
         return {
             "replicas": self.stacked.parameters,
             "adam": {"mean": self.adam.mean, "square": self.adam.square, "count": self.adam.count},
@@ -896,12 +911,12 @@ class Losses:
         self.sums, self.masses = ([0.0] * len(self.per_epoch) for _ in range(2))
         self.epochs: list[list[Row]] = [[] for _ in self.per_epoch]
 
-    def add(self, losses: Mapping[int, float], rows: ReplicaBatch, going: Sequence[bool]) -> list[bool]:
+    def add(self, losses: Mapping[int, float], rows: ReplicaBatch, active: Sequence[bool]) -> list[bool]:
         """Take in a step, with the losses of those that are going. Says which replicas have ended an epoch."""
         masses = list(map(float, rows.counts)) if rows.weight is None else rows.weight.flatten(1).sum(1).tolist()
         self.steps += 1
-        ended = [on and self.steps % count == 0 for on, count in zip(going, self.per_epoch, strict=True)]
-        for r, (mass, on) in enumerate(zip(masses, going, strict=True)):
+        ended = [on and self.steps % count == 0 for on, count in zip(active, self.per_epoch, strict=True)]
+        for r, (mass, on) in enumerate(zip(masses, active, strict=True)):
             if on:
                 self.sums[r], self.masses[r] = self.sums[r] + losses[r] * mass, self.masses[r] + mass
             if ended[r]:
@@ -1011,8 +1026,8 @@ def fit_replicas(
     if len({id(method) for method in methods}) < len(methods):
         raise ValueError("fit_replicas: the same method stands in the list twice; copy it with copy.deepcopy")
     for method in methods:
-        refuse_frozen(method, "fit_replicas")
-        forget_correction(method, correct)
+        check_not_cached(method, "fit_replicas")
+        reset_correction(method, correct)
         method.train()
     if epochs < 1:
         raise ValueError(f"fit_replicas: epochs must be at least 1, not {epochs}")
@@ -1026,17 +1041,17 @@ def fit_replicas(
         callbacks=(*check_callbacks(callbacks), *([Progress()] if progress else [])),
     )  # fmt: skip
     warn_of_targets(methods[0], as_points(data[0] if isinstance(data, list) else data))
-    stacked = Stacked(methods, device, compile)
+    stacked = StackedNetworks(methods, device, compile)
     batches = ReplicaBatches(data, seeds, epochs, batch_size, stacked.device, methods[0])
     rows = batch_size if stacked.batched is not None else math.inf  # a row of a table meets each parameter once
-    with _own_randomness(stacked.device, seeds), few_threads(stacked.parameters.numel() * rows):
+    with _own_randomness(stacked.device, seeds), limit_threads(stacked.parameters.numel() * rows):
         run = ReplicaRun(stacked, batches, validation, settings)
         run.adam.betas, run.adam.eps = betas, eps
         run()
     inputs = data if validation is None else validation
     for i, method in enumerate(methods):
         points = as_points(inputs[i] if isinstance(inputs, list) else inputs)
-        correct_after(method, points, correct, batches.totals[i], stacked.device)
+        correct_after_fit(method, points, correct, batches.totals[i], stacked.device)
     last = torch.tensor([rows[-1]["loss"] if rows else float("nan") for rows in run.losses.epochs])
     return ReplicasResult(last, [row for rows in run.losses.epochs for row in rows], run.step)
 
@@ -1053,11 +1068,11 @@ def _own_randomness(device: torch.device, seeds: Sequence[int]) -> Iterator[None
 
 
 def _replicas(methods: Any) -> list[Method]:
-    if isinstance(methods, Method) and methods.learns == "in its members":
+    if isinstance(methods, Method) and methods.fit_mode == "members":
         methods = methods.members
     elif isinstance(methods, Method) or not isinstance(methods, Sequence):
         raise TypeError(f"fit_replicas takes a list of methods or an ensemble, not one {type(methods).__name__}")
     for method in methods:
-        if not isinstance(method, Method) or method.learns != "by steps":
+        if not isinstance(method, Method) or method.fit_mode != "gradient":
             raise TypeError(f"fit_replicas trains methods that learn by steps; {type(method).__name__} is none")
     return list(methods)

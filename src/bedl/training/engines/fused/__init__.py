@@ -1,7 +1,7 @@
 """Many networks of a known build as one, without `torch.func.vmap`: the same numbers up to rounding, in fewer calls."""
 
-from bedl.training.engines.fused.layers import Rows, in_rows
-from bedl.training.engines.fused.losses import with_numbers
-from bedl.training.engines.fused.network import Batched, NotKnown
+from bedl.training.engines.fused.layers import FlatParameters, parameter_order
+from bedl.training.engines.fused.losses import with_coefficients
+from bedl.training.engines.fused.network import FusedNetworks, UnsupportedModule
 
-__all__ = ["Batched", "NotKnown", "Rows", "in_rows", "with_numbers"]
+__all__ = ["FusedNetworks", "UnsupportedModule", "FlatParameters", "parameter_order", "with_coefficients"]

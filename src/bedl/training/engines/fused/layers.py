@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from bedl import _kernels
 from bedl.moments import Moments, numerics
 from bedl.moments.numerics import NEGLIGIBLE
-from bedl.moments.rules.relu import rectified, rectified_gradients
-from bedl.nn.tabular import compact
+from bedl.moments.rules.relu import relu_moments, relu_moments_backward
+from bedl.nn.tabular import soft_clip
 
 __all__ = [
     "Activation",
@@ -23,21 +23,21 @@ __all__ = [
     "Embedding",
     "Layer",
     "Pair",
-    "Rows",
+    "FlatParameters",
     "Scaling",
     "Shortcut",
     "Weight",
-    "in_rows",
+    "parameter_order",
 ]
 
 
-def in_rows(names: Sequence[str]) -> list[str]:
+def parameter_order(names: Sequence[str]) -> list[str]:
     """The order of parameters in a row: means, their log-variances in the same order, all others.
 
     What is done to all Gaussian weights can so be done in one go.
 
     Example:
-        >>> in_rows(["0.weight_mean", "0.weight_logvar", "0.bias", "1.weight_mean", "1.weight_logvar"])
+        >>> parameter_order(["0.weight_mean", "0.weight_logvar", "0.bias", "1.weight_mean", "1.weight_logvar"])
         ['0.weight_mean', '1.weight_mean', '0.weight_logvar', '1.weight_logvar', '0.bias']
     """
     means = [name for name in names if name.endswith("_mean")]
@@ -58,11 +58,11 @@ class Weight(NamedTuple):
     by_second_moment: Tensor
 
 
-class Rows:
+class FlatParameters:
     """A matrix of parameters with a row per replica, and what all layers share: variances, derivatives.
 
     Args:
-        names, shapes: of the parameters, in the order of `in_rows`.
+        names, shapes: of the parameters, in the order of `parameter_order`.
         parameters: shape (R, P)
         count: how many of the first names are means, which as many log-variances follow.
 
@@ -106,7 +106,7 @@ class Rows:
         start, size, shape = self.places[name]
         return source[:, start : start + size].unflatten(1, shape)
 
-    def look_up(self) -> Tensor:
+    def refresh(self) -> Tensor:
         """Compute what depends on the parameters alone: variances, second moments. Returns each replica's divergence
         of all Gaussian weights from N(0, 1). shape: (R,)"""
         if self.in_c:
@@ -115,11 +115,11 @@ class Rows:
         torch.addcmul(self.variance, self.mean, self.mean, out=self.second_moment)
         return 0.5 * (self.second_moment - 1 - self.logvar).sum(1)
 
-    def pull_back(self, pull: Tensor) -> None:
+    def vjp(self, pull: Tensor) -> None:
         """Derivatives by means and log-variances, of those by variances and second moments.
 
         Args:
-            pull: a factor on the derivatives of the divergence that `look_up` gives. shape: (R,)
+            pull: a factor on the derivatives of the divergence that `refresh` gives. shape: (R,)
         """
         if self.in_c:
             _kernels.training.weights_gradients(
@@ -142,7 +142,7 @@ class Rows:
 # next forward pass, in memory that it uses again.
 
 
-MOST_IN_CACHE = 1024  # rows or columns of matrices; the library's products are as fast with more
+MAX_CACHED_SIZE = 1024  # rows or columns of matrices; the library's products are as fast with more
 
 
 class Pair(NamedTuple):
@@ -184,7 +184,7 @@ class Affine:
         bias: its name, if there is one.
     """
 
-    def __init__(self, rows: Rows, weight: Weight, bias: str | None):
+    def __init__(self, rows: FlatParameters, weight: Weight, bias: str | None):
         self.rows, self.weight = rows, weight
         self.bias = None if bias is None else rows.of(bias)
         self.by_bias = None if bias is None else rows.by(bias)
@@ -238,14 +238,14 @@ class Affine:
 
     def _in_c(self, x: Pair) -> bool:
         """Whether the kernel takes it: products that fit into a cache, and as many networks as there are threads."""
-        fits = max(x.loc.shape[1:]) <= MOST_IN_CACHE and len(x.loc) >= torch.get_num_threads()
+        fits = max(x.loc.shape[1:]) <= MAX_CACHED_SIZE and len(x.loc) >= torch.get_num_threads()
         return self.rows.in_c and fits and all(part is None or part.is_contiguous() for part in x)
 
 
 class Activation:
     """An activation, entry by entry: ReLU by its own rule, any other as its module and autograd have it."""
 
-    def __init__(self, rows: Rows, module: nn.Module):
+    def __init__(self, rows: FlatParameters, module: nn.Module):
         self.rows, self.module, self.rectifies = rows, module, type(module) is nn.ReLU
         self.room = Buffers()
 
@@ -253,9 +253,9 @@ class Activation:
         if self.rectifies and x.variance is not None:
             if self.rows.in_c:
                 y = Pair(self.room.like("loc", x.loc), self.room.like("variance", x.loc))
-                _kernels.training.rectified((*x, *y), *numerics.HALF_LINE, NEGLIGIBLE[x.loc.dtype])  # type: ignore
+                _kernels.training.relu_moments((*x, *y), *numerics.HALF_LINE, NEGLIGIBLE[x.loc.dtype])  # type: ignore
             else:
-                y = Pair(*rectified(x.loc, x.variance, alone=True))
+                y = Pair(*relu_moments(x.loc, x.variance, alone=True))
             self.x, self.y = x, y
             return y
         with torch.enable_grad():
@@ -271,9 +271,11 @@ class Activation:
             moments = (self.x.loc, self.x.variance, self.y.loc, by.loc, by.variance)
             if self.rows.in_c:
                 made = self.room.like("by_loc", by.loc), self.room.like("by_variance", by.loc)
-                _kernels.training.rectified_gradients((*moments, *made), *numerics.HALF_LINE, NEGLIGIBLE[by.loc.dtype])
+                _kernels.training.relu_moments_backward(
+                    (*moments, *made), *numerics.HALF_LINE, NEGLIGIBLE[by.loc.dtype]
+                )
                 return Pair(*made)
-            return Pair(*rectified_gradients(*moments, alone=True))
+            return Pair(*relu_moments_backward(*moments, alone=True))
         outputs, derivatives, sources = ([part for part in pair if part is not None] for pair in (self.y, by, self.x))
         found = torch.autograd.grad(outputs, sources, derivatives)
         return Pair(found[0], found[1] if len(found) > 1 else None)
@@ -302,7 +304,7 @@ class Codes:
 
     def forward(self, x: Pair) -> Pair:
         codes = ((x.loc[..., self.column] - self.low) / self.width).clamp_(0.0, 1.0)
-        return Pair(torch.cat([compact(x.loc), codes], -1), None)
+        return Pair(torch.cat([soft_clip(x.loc), codes], -1), None)
 
     def backward(self, by: Pair, inputs: bool) -> Pair | None:
         assert not inputs, "codes stand in front of everything that learns"
@@ -310,16 +312,16 @@ class Codes:
 
 
 class Embedding:
-    """`bedl.nn.Columns` of known inputs: each column bounded, beside a few numbers made of its waves."""
+    """`bedl.nn.PeriodicEmbedding` of known inputs: each column bounded, beside a few numbers made of its waves."""
 
-    def __init__(self, rows: Rows, prefix: str, size: int):
+    def __init__(self, rows: FlatParameters, prefix: str, size: int):
         self.rows, self.size, self.room = rows, size, Buffers()
         names = ("frequency", "phase", "weight", "bias") if size else ()
         self.parameters = [rows.of(prefix + name) for name in names]
         self.by = [rows.by(prefix + name) for name in names]
 
     def forward(self, x: Pair) -> Pair:
-        z = compact(x.loc)
+        z = soft_clip(x.loc)
         self.z = z
         if not self.size:
             return Pair(z, None)
@@ -353,7 +355,7 @@ class Embedding:
         return None
 
     def _in_c(self) -> bool:
-        return self.rows.in_c and self.size <= _kernels.training.MOST_SIZE
+        return self.rows.in_c and self.size <= _kernels.training.MAX_SIZE
 
     @staticmethod
     def _angles(z: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
@@ -362,9 +364,9 @@ class Embedding:
 
 
 class Shortcut:
-    """`bedl.nn.tabular.WithShortcut`: a network behind columns, and a linear map of the bounded ones beside it."""
+    """`bedl.nn.tabular.SkipLinear`: a network behind columns, and a linear map of the bounded ones beside it."""
 
-    def __init__(self, rows: Rows, prefix: str, columns: Embedding, body: Layer):
+    def __init__(self, rows: FlatParameters, prefix: str, columns: Embedding, body: Layer):
         self.columns, self.body = columns, body
         self.weight, self.by_weight = (rows.of(prefix + "shortcut.weight"), rows.by(prefix + "shortcut.weight"))
 

@@ -18,7 +18,7 @@ from bedl.moments import Moments
 from bedl.objectives import PAC, ForwardPass, Known, MarginalLikelihood, Sum, Unknown, WeightPrior
 from bedl.training.engines.fused.layers import Pair
 
-__all__ = ["OutputLoss", "kernel_loss", "with_numbers"]
+__all__ = ["OutputLoss", "kernel_loss", "with_coefficients"]
 
 
 class KernelLoss:
@@ -37,11 +37,11 @@ class KernelLoss:
         self.n_train = torch.empty(0)
         self.numbers = torch.empty(0)
 
-    def suits(self, outputs: Pair, batch: Batch) -> bool:
+    def supported(self, outputs: Pair, batch: Batch) -> bool:
         assert outputs.variance is not None
         copies = outputs.loc.shape[1] - batch.y.shape[1]
         fits = copies == 0 or (Unknown in self.terms and (batch.weight is None or copies <= batch.y.shape[1]))
-        return fits and self.takes(batch.y) and _kernels.suits(outputs.loc, outputs.variance)
+        return fits and self.takes(batch.y) and _kernels.supported(outputs.loc, outputs.variance)
 
     def __call__(self, outputs: Pair, batch: Batch) -> tuple[Tensor, Pair]:
         """Losses, shape (R,), and their derivatives by the outputs, as `OutputLoss` gives them."""
@@ -152,7 +152,7 @@ def _kind(head: Any) -> type[KernelLoss] | None:
     if type(head) is Normal:
         return NormalLoss
     usual = type(head) is Dirichlet and head.class_weight is None and head.ignore_index is None
-    return DirichletLoss if usual and not head.label_smoothing and head.nodes <= _kernels.training.MOST_NODES else None
+    return DirichletLoss if usual and not head.label_smoothing and head.nodes <= _kernels.training.MAX_NODES else None
 
 
 # The loss of many networks' outputs, and its derivatives by them.
@@ -180,7 +180,7 @@ class OutputLoss:
             outputs: for the points and, behind them, their copies. shapes: (R, n, n_outputs)
             batch: as Batch, R in front.
         """
-        if self.kernel is not None and self.kernel.suits(outputs, batch):
+        if self.kernel is not None and self.kernel.supported(outputs, batch):
             return self.kernel(outputs, batch)
         with torch.enable_grad():
             given = [part.detach().requires_grad_() for part in outputs if part is not None]
@@ -198,7 +198,7 @@ class OutputLoss:
 
     def _at_once(self, outputs: Moments, batch: Batch) -> Tensor:
         """The same without vmap, for a head that looks at each point by itself. shape: (R,)"""
-        objective = with_numbers(self.objective, self.numbers) if self.numbers else self.objective
+        objective = with_coefficients(self.objective, self.numbers) if self.numbers else self.objective
         n = batch.y.shape[1]
         asked = [term.asks_divergence for term in objective if term.asks_divergence is not None]
         sizes = torch.as_tensor(batch.n_train)
@@ -208,7 +208,7 @@ class OutputLoss:
         return torch.stack([term.value(term.statistic(forward), sizes) for term in objective]).sum(0)
 
     def _one(self, outputs: Moments, batch: Batch, numbers: dict[tuple[int, str], Tensor]) -> Tensor:
-        objective = with_numbers(self.objective, numbers) if numbers else self.objective
+        objective = with_coefficients(self.objective, numbers) if numbers else self.objective
         own, copies = outputs.split([len(batch.y), len(outputs) - len(batch.y)])
         return objective.of_outputs(self.head, batch, own, copies if len(copies) else None)
 
@@ -227,7 +227,7 @@ class _SideBySide(Batch):
         return self._replace(weight=None if self.weight is None else self.weight[:, : values.shape[1]]).mean(values)
 
 
-def with_numbers(objective: Any, numbers: dict[tuple[int, str], Tensor]) -> Any:
+def with_coefficients(objective: Any, numbers: dict[tuple[int, str], Tensor]) -> Any:
     """The same objective with other numbers in it."""
     terms = list(objective)
     for (number, field), value in numbers.items():

@@ -14,7 +14,7 @@ from bedl.heads import Dirichlet, Normal
 from bedl.methods import Batch, Method
 from bedl.moments import Moments
 from bedl.nn import GaussianLinear
-from bedl.nn.tabular import Columns, QuantileCodes, Standardize, WithShortcut
+from bedl.nn.tabular import PeriodicEmbedding, QuantileCodes, SkipLinear, Standardize
 from bedl.objectives import WeightPrior
 from bedl.training.callbacks import log_prob_of
 from bedl.training.engines.fused.layers import (
@@ -23,26 +23,26 @@ from bedl.training.engines.fused.layers import (
     Chain,
     Codes,
     Embedding,
+    FlatParameters,
     Layer,
     Pair,
-    Rows,
     Scaling,
     Shortcut,
 )
 from bedl.training.engines.fused.losses import OutputLoss
 
-__all__ = ["Batched"]
+__all__ = ["FusedNetworks"]
 
 
 ACTIVATIONS = (nn.ReLU, nn.ELU, nn.GELU, nn.LeakyReLU, nn.Mish, nn.Sigmoid, nn.SiLU, nn.Softplus, nn.Tanh)
 Buffer = Callable[[str], Tensor]  # a buffer by its name. shape: as it is, or (R, *shape) where replicas differ
 
 
-class NotKnown(Exception):
-    """A part of a network, or a term of an objective, that has no twin here."""
+class UnsupportedModule(Exception):
+    """A part of a network, or a term of an objective, that has no counterpart here."""
 
 
-class Batched:
+class FusedNetworks:
     """Losses and gradients of methods as `vmap` would give them, up to rounding.
 
     Args:
@@ -52,38 +52,40 @@ class Batched:
         numbers: what differs in their objectives, by (term, field). shapes: (R,)
 
     Raises:
-        NotKnown: where something in the methods has no twin here.
+        UnsupportedModule: where something in the methods has no counterpart here.
     """
 
-    def __init__(self, methods: Sequence[Method], rows: Rows, fixed: Buffer, numbers: dict[tuple[int, str], Tensor]):
+    def __init__(
+        self, methods: Sequence[Method], rows: FlatParameters, fixed: Buffer, numbers: dict[tuple[int, str], Tensor]
+    ):
         parts = [method.parts for method in methods]
         if any(part is None for part in parts):
-            raise NotKnown("a method that is more than a network, a head and an objective")
+            raise UnsupportedModule("a method that is more than a network, a head and an objective")
         net, head, objective = parts[0]  # type: ignore[misc]
         if any(True for _ in head.parameters()) or head.dim != -1 or _watched(net):
-            raise NotKnown("a head that learns or reads another dimension than the last, or hooks")
+            raise UnsupportedModule("a head that learns or reads another dimension than the last, or hooks")
         self.rows = rows
         self.net = _layer(net, "method.net.", rows, fixed)
         priors = [number for number, term in enumerate(objective) if type(term) is WeightPrior]
         if not all(term.reads_outputs_only or number in priors for number, term in enumerate(objective)):
-            raise NotKnown("a term that looks at more than outputs")
+            raise UnsupportedModule("a term that looks at more than outputs")
         own = torch.tensor([[term.strength for term in objective if type(term) is WeightPrior] or [0.0]])
         given = [numbers[number, "strength"][:, None] for number in priors if (number, "strength") in numbers]
         # all of them differ in the replicas, or are written out
         self.strength = (torch.cat(given, 1) if given else own).sum(1).to(rows.parameters)  # shape: (R,) or (1,)
         if given and len(given) < len(priors):
-            raise NotKnown("several priors, of which some differ")
+            raise UnsupportedModule("several priors, of which some differ")
         self.head, self.loss = head, OutputLoss(head, objective, numbers)
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and their gradients; the latter are overwritten by the next call. shapes: (R,), (R, P)"""
         x: Any = batch.x if batch.perturbed is None else torch.cat([batch.x, batch.perturbed], 1)
-        self.rows.in_c = _kernels.suits(x, self.rows.parameters)
-        divergence = self.rows.look_up()
+        self.rows.in_c = _kernels.supported(x, self.rows.parameters)
+        divergence = self.rows.refresh()
         losses, by = self.loss(self.net.forward(Pair(x, None)), batch)
         self.net.backward(by, inputs=False)
         pull = self.strength / batch.n_train
-        self.rows.pull_back(pull)
+        self.rows.vjp(pull)
         return losses + pull * divergence, self.rows.gradient
 
     def log_densities(self, x: Tensor, y: Tensor) -> Tensor:
@@ -98,8 +100,8 @@ class Batched:
 
     def outputs(self, x: Tensor) -> Moments:
         """What the networks say. x: shape (R, n, d); result: shape (R, n, n_outputs)"""
-        self.rows.in_c = _kernels.suits(x, self.rows.parameters)
-        self.rows.look_up()
+        self.rows.in_c = _kernels.supported(x, self.rows.parameters)
+        self.rows.refresh()
         loc, variance = self.net.forward(Pair(x, None))
         return Moments(loc, torch.zeros_like(loc) if variance is None else variance)
 
@@ -108,8 +110,8 @@ def _watched(net: nn.Module) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in net.modules())
 
 
-def _layer(module: Any, prefix: str, rows: Rows, fixed: Buffer) -> Layer:
-    """The twin of a module whose parameters' names begin with `prefix`."""
+def _layer(module: Any, prefix: str, rows: FlatParameters, fixed: Buffer) -> Layer:
+    """The counterpart of a module whose parameters' names begin with `prefix`."""
     kind = type(module)
     if kind is nn.Sequential:
         return Chain([_layer(part, f"{prefix}{name}.", rows, fixed) for name, part in module._modules.items()])
@@ -126,19 +128,19 @@ def _layer(module: Any, prefix: str, rows: Rows, fixed: Buffer) -> Layer:
         buffers = [fixed(prefix + name) for name in ("column", "low", "width")]
         if buffers[1].dim() == 1:  # the same for all replicas
             return Codes(*buffers)
-    if kind is WithShortcut and type(module.columns) is Columns:
+    if kind is SkipLinear and type(module.columns) is PeriodicEmbedding:
         _all_learn(module, prefix, rows)
         columns = Embedding(rows, prefix + "columns.", module.columns.size)
         return Shortcut(rows, prefix, columns, _layer(module.body, prefix + "body.", rows, fixed))
-    raise NotKnown(f"{kind.__name__} at {prefix}")
+    raise UnsupportedModule(f"{kind.__name__} at {prefix}")
 
 
-def _is_plain(layer: Any, prefix: str, rows: Rows) -> bool:
+def _is_plain(layer: Any, prefix: str, rows: FlatParameters) -> bool:
     _all_learn(layer, prefix, rows)
     return layer.variances == "full" and layer.covariance_factor is None and not layer.is_sampling
 
 
-def _all_learn(module: nn.Module, prefix: str, rows: Rows) -> None:
+def _all_learn(module: nn.Module, prefix: str, rows: FlatParameters) -> None:
     missing = [name for name, _ in module.named_parameters() if prefix + name not in rows.places]
     if missing:
-        raise NotKnown(f"parameters that are constant or shared: {missing}")
+        raise UnsupportedModule(f"parameters that are constant or shared: {missing}")

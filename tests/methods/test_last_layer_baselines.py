@@ -54,13 +54,13 @@ def test_laplace_of_a_linear_model_is_bayesian_regression() -> None:
     x, y = table()
     tau, a = 4.0, 0.7
     method = Laplace(nn.Linear(3, 1), shared(tau), prior_precision=a)
-    method.conclude([Batch(x[:10], y[:10], 30), Batch(x[10:], y[10:], 30)])
+    method.on_fit_end([Batch(x[:10], y[:10], 30), Batch(x[10:], y[10:], 30)])
     design = torch.cat([x, torch.ones(30, 1)], 1).double()
     posterior = torch.linalg.inv(tau * design.T @ design + a * torch.eye(4))
     truth = ((design @ posterior) * design).sum(1)
     torch.testing.assert_close(method.predict(x).model[:, 0].double(), truth, rtol=1e-4, atol=1e-6)
     weighted = Laplace(nn.Linear(3, 1), shared(tau), prior_precision=a)
-    weighted.conclude([Batch(x, y, 30, weight=torch.cat([torch.full((10,), 2.0), torch.zeros(20)]))])
+    weighted.on_fit_end([Batch(x, y, 30, weight=torch.cat([torch.full((10,), 2.0), torch.zeros(20)]))])
     half = torch.linalg.inv(2 * tau * design[:10].T @ design[:10] + a * torch.eye(4))
     torch.testing.assert_close(weighted.covariance[0].double(), half, rtol=1e-4, atol=1e-6)
 
@@ -81,7 +81,7 @@ def test_laplace_of_classes_has_the_hessian_of_the_loss() -> None:
     batches = [Batch(x.double(), y, 30)]
     with torch.no_grad():
         torch.testing.assert_close(method._of_classes(batches), hessian)
-        method.conclude(batches)
+        method.on_fit_end(batches)
     truth = torch.linalg.inv(hessian + 2.0 * torch.eye(15))
     draws = method.draws.flatten(1)
     tolerance = 6 * truth.diagonal().max() / math.sqrt(4000)
@@ -104,7 +104,7 @@ def test_points_held_out_choose_the_prior_of_laplace(task: str) -> None:
 
     def concluded(judged: bool, precision: float | None = None) -> Laplace:
         method = Laplace(net, shared(4.0) if task == "regression" else Softmax(3), precision)
-        method.conclude([Batch(x[:20], y[:20], 20)], [Batch(x[20:], y[20:], 20, weight)] if judged else [])
+        method.on_fit_end([Batch(x[:20], y[:20], 20)], [Batch(x[20:], y[20:], 20, weight)] if judged else [])
         return method
 
     def says(method: Laplace) -> float:
@@ -134,7 +134,7 @@ def test_laplace_is_that_of_another_library(task: str) -> None:
     other.fit(loader)
     method = Laplace(net, shared(4.0) if task == "regression" else Softmax(3), prior_precision=2.0)
     if task == "regression":
-        method.conclude([Batch(x, y[:, 0], 30)])
+        method.on_fit_end([Batch(x, y[:, 0], 30)])
         torch.testing.assert_close(method.predict(x).model, other(x)[1][:, :, 0], rtol=1e-3, atol=1e-6)
         return
     order = [5 * c + i for c in range(3) for i in range(4)] + [5 * c + 4 for c in range(3)]  # biases last
@@ -176,7 +176,7 @@ def test_laplace_wants_a_last_layer() -> None:
             return 3 * self.linear(x)
 
     with pytest.raises(ValueError, match="end with one"):
-        Laplace(Scaled(), shared(1.0)).conclude([Batch(x, y, 30)])
+        Laplace(Scaled(), shared(1.0)).on_fit_end([Batch(x, y, 30)])
     with pytest.raises(ValueError, match="has none"):
         Laplace(nn.Tanh(), shared(1.0))
     with pytest.raises(ValueError, match="narrower"):
@@ -190,7 +190,7 @@ def test_sngp_is_a_gaussian_process_in_its_features() -> None:
     tau, s = 4.0, 2.0
     method = SNGP(nn.Identity(), 3, shared(tau), n_random=64, ridge=s).double()
     x, y = x.double(), y.double()
-    method.conclude([Batch(x[:20], y[:20], 30), Batch(x[20:], y[20:], 30)])
+    method.on_fit_end([Batch(x[:20], y[:20], 30), Batch(x[20:], y[20:], 30)])
     new = torch.randn(6, 3, dtype=torch.float64)
     phi, phi_new = method.features(x), method.features(new)
     kernel, cross, own = phi @ phi.T / s, phi_new @ phi.T / s, (phi_new.square().sum(1) / s)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bedl.methods import Batch
 from bedl.training import Callback, Checkpoints, EarlyStopping, fit_replicas
-from bedl.training.engines.stacked import Going, Stacked
+from bedl.training.engines.stacked import ActiveReplicas, StackedNetworks
 from tests.training.problems import method, regression, vector
 
 
@@ -46,13 +46,13 @@ def run(**how: Any) -> tuple[Tensor, list[int]]:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many replicas each step computes."""
     seen: list[int] = []
-    gradients = Stacked.gradients
+    gradients = StackedNetworks.gradients
 
-    def counted(stacked: Stacked, batch: Batch) -> tuple[Tensor, Tensor]:
+    def counted(stacked: StackedNetworks, batch: Batch) -> tuple[Tensor, Tensor]:
         seen.append(len(stacked.methods))
         return gradients(stacked, batch)
 
-    monkeypatch.setattr(Stacked, "gradients", counted)
+    monkeypatch.setattr(StackedNetworks, "gradients", counted)
     return seen
 
 
@@ -60,7 +60,7 @@ def test_those_that_go_on_end_where_they_would_have(sizes: list[int], monkeypatc
     found, epochs = run()
     assert len(set(epochs)) == 3
     assert sum(sizes) == 3 * sum(epochs)  # three steps an epoch: nothing is computed for those that have stopped
-    monkeypatch.setattr(Going, "keep", lambda *_: None)
+    monkeypatch.setattr(ActiveReplicas, "keep", lambda *_: None)
     expected, same = run()
     assert epochs == same
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
