@@ -159,12 +159,12 @@ def _checked(func: Callable, rule: Rule) -> Rule:
 def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
     """Lay rules over the table inside a `with` block, in this thread only.
 
-    Example:
-        >>> import bedl, torch
-        >>> import torch
-import torch.nn.functional as F
-        >>> with bedl.use_rules({F.softsign: bedl.rules.quadrature(F.softsign)}):
-        ...     y = F.softsign(bedl.Moments(torch.zeros(1), 1.0))
+        Example:
+            >>> import bedl, torch
+            >>> import torch
+    import torch.nn.functional as F
+            >>> with bedl.use_rules({F.tanhshrink: bedl.rules.quadrature(F.tanhshrink)}):
+            ...     y = F.tanhshrink(bedl.Moments(torch.zeros(1), 1.0))
     """
     before = _scope.overlay
     _scope.overlay = {**before, **{_key(func): _checked(func, rule) for func, rule in rules.items()}}

@@ -38,6 +38,14 @@ def leaky_relu(m: Tensor, v: Tensor, negative_slope: float | Tensor = 0.01) -> t
 
 
 @elementwise()
+def softshrink(m: Tensor, v: Tensor, lambd: float = 0.5) -> tuple[Tensor, Tensor]:
+    # (x − λ)₊ − (−x − λ)₊, of which one is always 0: their covariance is −M₊M₋
+    above, variance_above = relu_moments(m - lambd, v)
+    below, variance_below = relu_moments(-m - lambd, v)
+    return above - below, variance_above + variance_below + 2 * (above * below)
+
+
+@elementwise()
 def absolute(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     above, variance_above = relu_moments(m, v)
     below, variance_below = relu_moments(-m, v)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bedl.moments import Moments, as_moments
 from bedl.moments.dispatch import refusal
-from bedl.moments.rules import positive
+from bedl.moments.rules import positive, shape
 from bedl.moments.rules._base import approximate
 
 Parameter = Tensor | None
@@ -206,6 +206,21 @@ def var(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = 
 def std(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
         correction: float | None = None) -> Moments:  # fmt: skip
     return positive.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+
+
+def var_mean(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+             correction: float | None = None) -> tuple[Moments, Moments]:  # fmt: skip
+    """Each exact by itself; that the two vary together is not kept."""
+    if isinstance(dim, bool):  # var_mean(x, unbiased)
+        dim, unbiased = None, dim
+    return var(input, dim, unbiased, keepdim, correction=correction), shape.mean(input, dim, keepdim)
+
+
+@approximate("the root of the variance, which is exact, as if log-normal")
+def std_mean(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+             correction: float | None = None) -> tuple[Moments, Moments]:  # fmt: skip
+    spread, mean = var_mean(input, dim, unbiased, keepdim, correction=correction)
+    return positive.sqrt(spread), mean
 
 
 @approximate("the root of a sum of squares, which is exact, as if log-normal")

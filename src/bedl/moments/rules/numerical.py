@@ -9,6 +9,7 @@ nodes inside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from bedl._utils.autograd import apply, differentiated
 from bedl.moments import Moments, numerics
 from bedl.moments.numerics import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, standardize, std
 from bedl.moments.rules._base import approximate, elementwise
+from bedl.moments.rules.activations import _pair
 from bedl.moments.rules.arithmetic import mul
 from bedl.moments.rules.relu import relu_moments
 from bedl.moments.rules.tables import register_table, tabulated
@@ -75,10 +77,10 @@ def quadrature(function: Function, nodes: int = 32, kinks: Sequence[float] = ())
 
     Example:
         >>> import bedl, torch
-        >>> rule = bedl.rules.quadrature(torch.atan)
-        >>> with bedl.use_rules({torch.atan: rule}):
-        ...     torch.atan(bedl.Moments(torch.tensor([1.0]), 0.25)).loc
-        tensor([0.7264])
+        >>> rule = bedl.rules.quadrature(torch.asinh)
+        >>> with bedl.use_rules({torch.asinh: rule}):
+        ...     torch.asinh(bedl.Moments(torch.tensor([1.0]), 0.25)).loc
+        tensor([0.8404])
     """
 
     family, points = ("Legendre", numerics.legendre(nodes)) if kinks else ("Hermite", numerics.hermite(nodes))
@@ -280,6 +282,19 @@ def logsigmoid(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @approximate(_SPLIT)
+def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
+    """log(eᵃ + eᵇ) = b + softplus(d), d = a − b, with b the larger mean: V = v_b (1 − 2 E sigmoid(d)) + V_softplus."""
+    a, b = _pair(input, other)
+    if input is other:
+        return Moments(a.loc + math.log(2), a.variance)
+    swap = a.loc > b.loc
+    high = Moments(torch.where(swap, a.loc, b.loc), torch.where(swap, a.variance, b.variance))
+    below = Moments(torch.minimum(a.loc - b.loc, b.loc - a.loc), a.variance + b.variance)
+    more, share = softplus(below), sigmoid(below).loc.to(below.variance.dtype)
+    return Moments(high.loc + more.loc, high.variance * (1 - 2 * share).clamp_min(0) + more.variance)
+
+
+@approximate(_SPLIT)
 def glu(input: Moments, dim: int = -1) -> Moments:
     """The first half times the sigmoid of the second, which is independent of it."""
     if input.shape[dim] % 2:
@@ -312,3 +327,10 @@ def erf(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def erfc(input: Moments) -> Moments:
     y = erf(input)
     return Moments(torch.where(input.variance != 0, 1 - y.loc, torch.erfc(input.loc)), y.variance)
+
+
+# Functions that bend near 0 and creep on far from it: pieces from 0 outwards, each eight times as long.
+
+_CREEPING = (-64.0, -8.0, -1.0, 0.0, 1.0, 8.0, 64.0)
+softsign = quadrature(F.softsign, 24, _CREEPING)
+atan = quadrature(torch.atan, 24, _CREEPING)

@@ -61,6 +61,7 @@ TABLE: dict[str, dict[str, Callable]] = {
         "sigmoid expit": numerical.sigmoid, "tanh": numerical.tanh, "silu": numerical.silu, "mish": numerical.mish,
         "gelu": numerical.gelu, "softplus": numerical.softplus, "logsigmoid": numerical.logsigmoid,
         "hardswish": numerical.hardswish, "glu": numerical.glu, "erf": numerical.erf, "erfc": numerical.erfc,
+        "softsign": numerical.softsign, "atan arctan": numerical.atan, "softshrink": activations.softshrink,
     },
     "pooling": {
         **{f"avg_pool{d}d": pooling.average(getattr(F, f"avg_pool{d}d"), d) for d in (1, 2, 3)},
@@ -80,8 +81,9 @@ TABLE: dict[str, dict[str, Callable]] = {
         "F.rms_norm": norm.rms_norm, "F.normalize": norm.unit_length,
     },
     "statistics": {
-        "var": norm.var, "std": norm.std, "norm linalg.vector_norm": norm.norm,
-        "logsumexp": norm.logsumexp, "cosine_similarity": norm.cosine_similarity,
+        "var": norm.var, "std": norm.std, "var_mean": norm.var_mean, "std_mean": norm.std_mean,
+        "norm linalg.vector_norm": norm.norm,
+        "logsumexp": norm.logsumexp, "logaddexp": numerical.logaddexp, "cosine_similarity": norm.cosine_similarity,
         "isnan": norm.asks(torch.isnan, either=True), "isinf": norm.asks(torch.isinf, either=True),
         "isfinite": norm.asks(torch.isfinite, either=False),
     },
@@ -101,6 +103,7 @@ TABLE: dict[str, dict[str, Callable]] = {
         "torch.where": arithmetic.where, "Tensor.where": arithmetic.where_method,
         "masked_fill": arithmetic.masked_fill, "lerp": arithmetic.lerp,
         "addcmul": arithmetic.addcmul, "cumsum": arithmetic.cumsum,
+        "prod": arithmetic.prod, "cumprod": arithmetic.cumprod,
     },
     "shape": {
         "__getitem__": shape.getitem, "__setitem__": shape.setitem, "cat concat concatenate": shape.joins(torch.cat),
@@ -109,6 +112,8 @@ TABLE: dict[str, dict[str, Callable]] = {
         "to": shape.to, "type_as": shape.type_as, "float": shape.casts(torch.float32),
         "double": shape.casts(torch.float64), "half": shape.casts(torch.float16),
         "bfloat16": shape.casts(torch.bfloat16), "detach": shape.detach,
+        "Tensor.type": shape.type_, "nan_to_num": shape.nan_to_num,
+        **{f"atleast_{d}d": shape.at_least(getattr(torch, f"atleast_{d}d")) for d in (1, 2, 3)},
         "torch._pack_padded_sequence": attention.packs(torch._pack_padded_sequence),
         "torch._pad_packed_sequence": attention.packs(torch._pad_packed_sequence), "diff": shape.diff,
     },
