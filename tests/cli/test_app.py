@@ -218,7 +218,7 @@ from torch import nn
 good = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())
 
 def bad():
-    return nn.Sequential(nn.Linear(4, 8), nn.Softsign())
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanhshrink())
 
 class Fails(nn.Module):
     def __init__(self):

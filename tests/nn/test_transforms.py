@@ -79,11 +79,21 @@ def test_the_whole_graph_can_be_captured():
     assert_same(torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager")(x), net(x))
 
 
+@pytest.mark.parametrize("operation", [
+    lambda h, x: h - x, lambda h, x: h / (1 + x * x), lambda h, x: x - h, lambda h, x: x / h.exp(), lambda h, x: h - 1,
+])  # fmt: skip
+def test_operators_with_a_tensor_on_the_right_stay_in_the_graph(operation):
+    """Tensors have `__rsub__` and `__rdiv__` written in Python, which compilers look up in another way."""
+    torch._dynamo.reset()
+    h, x = Moments(torch.randn(3, 4), 0.3), torch.randn(3, 4)
+    assert_same(torch.compile(operation, fullgraph=True, backend="eager")(h, x), operation(h, x))
+
+
 @needs_compiler
 def test_compile_sees_user_rules():
     torch._dynamo.reset()
-    net = nn.Sequential(GaussianLinear(2, 2), nn.Softsign())
-    with bedl.use_rules({nn.functional.softsign: bedl.rules.quadrature(nn.functional.softsign)}):
+    net = nn.Sequential(GaussianLinear(2, 2), nn.Tanhshrink())
+    with bedl.use_rules({nn.functional.tanhshrink: bedl.rules.quadrature(nn.functional.tanhshrink)}):
         assert_same(torch.compile(net, fullgraph=True)(torch.ones(1, 2)), net(torch.ones(1, 2)))
 
 

@@ -17,6 +17,13 @@ QUADRATIC = {
     "var, by position": lambda x: torch.var(x, 0, False, True),
     "var, all, biased": lambda x: x.var(False),
     "var, correction": lambda x: torch.var(x, dim=(0, 1), correction=1.5),
+    "var_mean": lambda x: torch.var_mean(x, 1, correction=0)[0],
+    "mean of var_mean": lambda x: torch.var_mean(x, 0, keepdim=True)[1],
+    "prod": lambda x: torch.prod(x, 1),
+    "prod, kept": lambda x: x.prod(-1, True),
+    "prod of all": lambda x: x.prod(),
+    "cumprod": lambda x: x.cumprod(1),
+    "cumprod, other axis": lambda x: torch.cumprod(x, 0),
 }
 
 
@@ -41,6 +48,7 @@ OTHERS = {
     "norm": lambda x: x.norm(dim=-1),
     "vector_norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
     "logsumexp": lambda x: torch.logsumexp(x, -1),
+    "std_mean": lambda x: torch.std_mean(x, -1)[0],
     "cosine": lambda x: F.cosine_similarity(x, torch.linspace(-1, 1, 64, dtype=x.dtype), dim=-1),
     "cosine of two": lambda x: F.cosine_similarity(x[:2], x[2:], dim=-1),
 }
@@ -75,3 +83,23 @@ def test_plain_answers():
 def test_other_lengths_are_refused(call):
     with pytest.raises(UnsupportedOperationError, match="Euclidean"):
         call(normals(2, 3))
+
+
+def test_logaddexp_is_close_to_sampling():
+    x, y = normals(4, 5, scale=0.8), normals(5, scale=0.8, seed=1)
+    z = torch.logaddexp(x, y)
+    pair = Moments(torch.stack([x.loc, y.loc.expand(4, 5)]), torch.stack([x.variance, y.variance.expand(4, 5)]))
+    mean, variance = sampled_moments(lambda t: torch.logaddexp(t[0], t[1]), pair, 40_000)
+    assert ((z.loc - mean) / variance.sqrt()).abs().max() < 5 / 200
+    assert (z.variance / variance - 1).abs().max() < 0.04
+    known = torch.logaddexp(Moments(x.loc, 0.0), y.loc)
+    torch.testing.assert_close(known.loc, torch.logaddexp(x.loc, y.loc))
+    assert not known.variance.any()
+
+
+def test_what_is_no_number_is_replaced_by_one_that_is_known():
+    inf, nan = float("inf"), float("nan")
+    loc, variance = torch.tensor([1.0, nan, inf, -inf, 2.0]), torch.tensor([0.5, 1.0, 1.0, 1.0, nan])
+    y = torch.nan_to_num(Moments(loc, variance), nan=7.0, posinf=8.0, neginf=9.0)
+    assert torch.equal(y.loc, torch.tensor([1.0, 7.0, 8.0, 9.0, 7.0]))
+    assert torch.equal(y.variance, torch.tensor([0.5, 0.0, 0.0, 0.0, 0.0]))

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from bedl._kernels import inference as image_kernel
 from bedl._kernels import training as pbp
 from bedl._kernels import training as training
+from bedl._kernels.activations import TABLES
 from bedl._kernels.inference import (
     MAX_NODES,
     LayerSpec,
@@ -26,17 +27,33 @@ from bedl._kernels.inference import (
     small_network,
 )
 from bedl._kernels.operators import (
+    clipped_moments,
+    clipped_moments_backward,
+    elu_moments,
+    elu_moments_backward,
+    hardswish_moments,
+    hardswish_moments_backward,
     log_survival_and_density,
     log_survival_density_and_slopes,
     relu_moments,
     relu_moments_backward,
+    tabulated_moments,
+    tabulated_moments_backward,
 )
 
 __all__ = [
-    "MAX_NODES", "LayerSpec", "Small", "chain", "data_entropy", "image_kernel", "is_built", "log_mean_softmax",
-    "log_survival_and_density", "log_survival_density_and_slopes", "normal_parts", "packed_weights", "pbp",
-    "relu_moments", "relu_moments_backward", "small_network", "supported", "training",
+    "MAX_NODES", "TABLES", "LayerSpec", "Small", "chain", "clipped_moments", "clipped_moments_backward", "data_entropy",
+    "elu_moments", "elu_moments_backward", "hardswish_moments", "hardswish_moments_backward", "image_kernel",
+    "is_built", "log_mean_softmax", "log_survival_and_density", "log_survival_density_and_slopes", "normal_parts",
+    "packed_weights", "pbp", "relu_moments", "relu_moments_backward", "serve", "small_network", "supported",
+    "tabulated_moments", "tabulated_moments_backward", "training",
 ]  # fmt: skip
+
+
+def serve(m: Tensor) -> bool:
+    """Whether kernels may take such tensors, once autograd and transforms have been told what they do."""
+    exporting = torch.compiler.is_exporting() or forward_ad._current_level >= 0
+    return is_built() and m.dtype is torch.float32 and m.device.type == "cpu" and not exporting
 
 
 def supported(*tensors: Tensor, many: int = 0) -> bool:

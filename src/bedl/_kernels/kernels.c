@@ -5,29 +5,10 @@
  * compilers turn them into vector instructions; see `hatch_build.py` for how this is built, `__init__.py` for its use.
  */
 #include "clock.h"
+#include "tails.h"
 
 #define AT_A_TIME 4096      /* numbers that one thread takes at once */
 #define WORTH_THREADS 32768 /* numbers from which on several threads are faster */
-
-/* Tail moments of N(0, 1) beyond x >= 0; `fit` are the coefficients of bedl.moments.numerics's fit of q2. */
-#define FIT 13
-
-INLINE void tail_of(float x, const float *fit, float unit, float *pdf, float *upper, float *t1, float *t2) {
-    float square = 1 + x * x, shifted = x + unit;
-    float inverse = 1 / (square * shifted);
-    float tau = unit * square * inverse;
-    float q2 = fit[FIT - 1];
-    UNROLLED for (int i = FIT - 2; i >= 0; i--) q2 = q2 * tau + fit[i];
-    q2 *= tau * tau * tau;
-    *pdf = 0.39894228f * exp_of(-0.5f * x * x);
-    float scaled = *pdf * (shifted * inverse);
-    *upper = scaled * (x + q2);
-    *t1 = scaled * (1 - x * q2);
-    *t2 = *pdf * q2;
-}
-
-/* |m| in standard deviations, at most `far` of them; 0 of 0 is 0. */
-INLINE float distance_of(float m, float sigma, float far) { return smaller(fabsf(m / larger(sigma, 1e-19f)), far); }
 
 /* Mean and variance of max(x, 0), x ~ N(m, v). */
 FOR_EACH_PROCESSOR

@@ -13,10 +13,14 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from bedl._kernels import inference
+from bedl._kernels import activations, inference
 from bedl._utils.autograd import to_front
 
-__all__ = ["log_survival_and_density", "log_survival_density_and_slopes", "relu_moments", "relu_moments_backward"]
+__all__ = [
+    "clipped_moments", "clipped_moments_backward", "elu_moments", "elu_moments_backward", "hardswish_moments",
+    "hardswish_moments_backward", "log_survival_and_density", "log_survival_density_and_slopes", "relu_moments",
+    "relu_moments_backward", "tabulated_moments", "tabulated_moments_backward",
+]  # fmt: skip
 
 
 _room = torch.library.Library("bedl", "DEF")  # the operators are there as long as this is
@@ -91,9 +95,41 @@ def _backward_of_log_survival(ctx: Any, by_survival: Tensor, by_density: Tensor,
     return by_m, by_v.sum_to_size(v.shape), None, None
 
 
+def _backward_of_elu(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, mean, _ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.elu_moments_backward(m, v, mean, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, *[None] * len(ctx.constants)
+
+
+def _backward_of_clipped(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, mean, _ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.clipped_moments_backward(m, v, mean, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, *[None] * len(ctx.constants)
+
+
+def _backward_of_hardswish(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, *_ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.hardswish_moments_backward(m, v, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, *[None] * len(ctx.constants)
+
+
+def _backward_of_tabulated(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor | None, ...]:
+    m, v, *_ = ctx.saved_tensors
+    by_m, by_v = torch.ops.bedl.tabulated_moments_backward(m, v, by_mean, by_variance, *ctx.constants)
+    return by_m, by_v, None, None, None, None
+
+
 relu_moments_backward = _operator(inference.relu_moments_backward, _like_first)
 relu_moments = _operator(inference.relu_moments, _like_first, _backward_of_relu_moments)
 log_survival_and_density = _operator(inference.log_survival_and_density, _class_by_node)
 log_survival_density_and_slopes = _operator(
     inference.log_survival_density_and_slopes, _class_by_node, _backward_of_log_survival
 )
+tabulated_moments_backward = _operator(activations.tabulated_moments_backward, _like_first)
+tabulated_moments = _operator(activations.tabulated_moments, _like_first, _backward_of_tabulated)
+elu_moments_backward = _operator(activations.elu_moments_backward, _like_first)
+elu_moments = _operator(activations.elu_moments, _like_first, _backward_of_elu)
+hardswish_moments_backward = _operator(activations.hardswish_moments_backward, _like_first)
+hardswish_moments = _operator(activations.hardswish_moments, _like_first, _backward_of_hardswish)
+clipped_moments_backward = _operator(activations.clipped_moments_backward, _like_first)
+clipped_moments = _operator(activations.clipped_moments, _like_first, _backward_of_clipped)

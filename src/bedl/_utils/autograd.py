@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["apply", "first_order_only", "to_front"]
+__all__ = ["apply", "differentiated", "first_order_only", "to_front"]
 
 
 def apply(function: Any, *inputs: Any) -> Any:
@@ -32,6 +32,12 @@ def _mapped_in_front(function: Any) -> Any:
 
     derived: Any = type(function.__name__, (function,), {"generate_vmap_rule": False, "vmap": staticmethod(vmap)})
     return derived
+
+
+def differentiated(form: Any, inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Derivatives by the inputs, from those by the results of `form`, which is computed once more for that."""
+    pull_back = torch.func.vjp(form, *inputs)[1]
+    return pull_back(grads)
 
 
 def to_front(size: int, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> list[Any]:

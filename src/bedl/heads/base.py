@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bedl._utils.arguments import RecordsArguments
 from bedl._utils.errors import BEDLError
 from bedl.heads.predictive import Predictive
 from bedl.moments import Moments, as_moments
@@ -19,7 +20,7 @@ __all__ = ["Evidence", "Head", "Sampled", "head_of", "serves"]
 Evidence = Literal["all", "misleading"]
 
 
-class Head(nn.Module):
+class Head(RecordsArguments, nn.Module):
     """Base of the heads: what a network's outputs f say about the target.
 
     A subclass says one thing, what *known* outputs predict (`given`), and how many outputs it reads (`n_outputs`).

@@ -6,12 +6,17 @@ Training, replicas, ensembles, estimators, export and benches ask for what stand
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
+from bedl._utils.arguments import RecordsArguments
+from bedl.methods import storage
 from bedl.moments import Moments
 from bedl.nn import check_not_cached
 from bedl.objectives import Batch
@@ -27,7 +32,7 @@ __all__ = ["FitMode", "Method"]
 FitMode = Literal["gradient", "direct", "members"]
 
 
-class Method(nn.Module):
+class Method(RecordsArguments, nn.Module):
     """Base of the methods: `forward` predicts, and the method learns in the way it defines.
 
     - **"gradient"**: by steps on `loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that mean,
@@ -198,3 +203,51 @@ class Method(nn.Module):
         prediction: what this method predicted, in any units -> shape (n, D)
         """
         return prediction.std
+
+    # -- files --------------------------------------------------------------------------------------
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the method as one safetensors file: its weights, and what it was made with as JSON.
+
+        Args:
+            path: the file to write; it appears whole or not at all.
+            overwrite: whether an existing file may be replaced.
+
+        Example:
+            >>> import tempfile, bedl, torch
+            >>> from torch import nn
+            >>> make_net = lambda: bedl.bayesianize(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)))
+            >>> method = bedl.BEDL(make_net(), bedl.Dirichlet(3), bedl.PAC(strength=0.1))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     again = bedl.BEDL.load(method.save(f"{folder}/model.safetensors"), net=make_net())
+            >>> again.head, torch.equal(again.predict(torch.ones(1, 2)).mean, method.predict(torch.ones(1, 2)).mean)
+            (Dirichlet(n_classes=3), True)
+        """
+        return storage.save(self, path, overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], /, **arguments: Any) -> Self:
+        """Read a method that was written with `save`. Nothing in the file is run.
+
+        Args:
+            path: the file.
+            arguments: of the constructor that no file can hold, above all a network that is built as the saved one
+                was; others replace what the file says.
+        """
+        return storage.load(cls, path, arguments)
+
+    def save_pretrained(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write a folder as repositories of models have it: `model.safetensors`, as of `save`, and `config.json`."""
+        return storage.save_folder(self, folder, overwrite)
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | os.PathLike[str], /, *, revision: str | None = None, **arguments: Any
+    ) -> Self:
+        """Read a folder that was written with `save_pretrained`, or a repository of the Hugging Face Hub.
+
+        Args:
+            source: the folder, or the repository's name, such as ``"someone/model"``, which needs `huggingface_hub`.
+            revision: of the repository: a branch, tag or commit.
+            arguments: as for `load`.
+        """
+        return storage.load(cls, storage.fetch(source, revision), arguments)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
@@ -22,6 +23,8 @@ Rule = Callable[..., Any]
 
 _RULES: dict[Callable, Rule] = {}  # filled by bedl.moments.rules and register_rule
 _OWN: set[Callable] = set()  # functions with a rule of the user's
+# What `moments - tensor` becomes in compiled code, which does not find methods written in Python in a table.
+_REVERSED: dict[str, Callable] = {"__rsub__": torch.sub, "__rdiv__": torch.div}
 
 
 class _Scope(threading.local):
@@ -35,6 +38,9 @@ _scope = _Scope()
 
 
 def find_rule(func: Callable) -> Rule | None:
+    if torch.compiler.is_compiling() and getattr(func, "__name__", "") in _REVERSED:
+        forward = find_rule(_REVERSED[func.__name__])
+        return None if forward is None else lambda input, other: forward(other, input)
     overlay = _scope.overlay
     if func in overlay:
         return overlay[func]
@@ -153,11 +159,12 @@ def _checked(func: Callable, rule: Rule) -> Rule:
 def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
     """Lay rules over the table inside a `with` block, in this thread only.
 
-    Example:
-        >>> import bedl, torch
-        >>> import torch.nn.functional as F
-        >>> with bedl.use_rules({F.softsign: bedl.rules.quadrature(F.softsign)}):
-        ...     y = F.softsign(bedl.Moments(torch.zeros(1), 1.0))
+        Example:
+            >>> import bedl, torch
+            >>> import torch
+    import torch.nn.functional as F
+            >>> with bedl.use_rules({F.tanhshrink: bedl.rules.quadrature(F.tanhshrink)}):
+            ...     y = F.tanhshrink(bedl.Moments(torch.zeros(1), 1.0))
     """
     before = _scope.overlay
     _scope.overlay = {**before, **{_key(func): _checked(func, rule) for func, rule in rules.items()}}

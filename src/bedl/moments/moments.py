@@ -136,6 +136,22 @@ class Moments:
         return False
 
     @property
+    def stddev(self) -> Tensor:
+        """Standard deviations; `.std()` is PyTorch's spread over entries. shape: (*shape)"""
+        return self.variance.sqrt()
+
+    def to_distribution(self) -> torch.distributions.Normal:
+        """As independent Gaussians of `torch.distributions`; entries that are known have a scale of 0.
+
+        Example:
+            >>> import torch
+            >>> from bedl import Moments
+            >>> Moments(torch.tensor([1.0, 2.0]), 4.0).to_distribution().cdf(torch.tensor(1.0))
+            tensor([0.5000, 0.3085])
+        """
+        return torch.distributions.Normal(self.loc, self.stddev, validate_args=False)
+
+    @property
     def T(self) -> Moments:
         return dispatch(torch.Tensor.t, (self,), {})
 

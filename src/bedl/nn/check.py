@@ -484,10 +484,10 @@ def check(module: nn.Module, *inputs: Any, **kwargs: Any) -> Report:
     Example:
         >>> import bedl, torch
         >>> from torch import nn
-        >>> print(bedl.check(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Softsign())))
-        0  torch.nn.functional.linear    exact
-        1  torch.nn.functional.relu      exact
-        2  torch.nn.functional.softsign  no rule: its result for random inputs is not defined here
+        >>> print(bedl.check(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Tanhshrink())))
+        0  torch.nn.functional.linear      exact
+        1  torch.nn.functional.relu        exact
+        2  torch.nn.functional.tanhshrink  no rule: its result for random inputs is not defined here
         3 operations, 1 without a rule: wrong
     """
     if not isinstance(module, nn.Module):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bedl._utils.arguments import RecordsArguments
 from bedl.moments import Moments
 from bedl.nn.calling import Output, count_points, join_parts, outputs_of
 
@@ -198,7 +199,7 @@ class Objective(abc.ABC):
         return Sum(self)(net, head, batch)
 
 
-class Sum:
+class Sum(RecordsArguments):
     """Objectives, added up.
 
     Example:

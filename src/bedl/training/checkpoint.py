@@ -8,7 +8,6 @@ Reading checks all of it before anything is touched. Nothing is ever unpickled.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 
 from bedl._utils.errors import BEDLError
 from bedl._utils.io import in_order, write_atomically
+from bedl._utils.tensors import checksum
 from bedl.nn.layers import CORRECTION
 
 __all__ = [
@@ -146,16 +146,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 _FALL_BACK = "remove it to go on from the checkpoint before it"
-
-
-def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
-    """SHA-256 of a text and of tensors: their names, types, shapes and numbers."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def path_of(directory: Path, step: int) -> Path:

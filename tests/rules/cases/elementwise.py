@@ -71,4 +71,7 @@ CASES = [
     Case("softplus 2", lambda x: F.softplus(x, beta=2.0), **QUADRATURE),
     Case("logsigmoid", F.logsigmoid, **QUADRATURE),
     Case("hardswish", F.hardswish, (-3, 3), **QUADRATURE),
+    Case("softsign", F.softsign, (0,), **QUADRATURE),
+    Case("atan", torch.atan, **QUADRATURE),
+    Case("softshrink", lambda x: F.softshrink(x, 0.7), (-0.7, 0.7)),
 ]

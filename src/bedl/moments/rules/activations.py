@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bedl import _kernels
+from bedl._utils.autograd import apply, differentiated
 from bedl.moments import Moments, as_moments, numerics
 from bedl.moments.dispatch import refusal
-from bedl.moments.numerics import FAR, mills, mills_differences, normal_cdf, normal_pdf, standardize, std
+from bedl.moments.numerics import FAR, NEGLIGIBLE, mills, mills_differences, normal_cdf, normal_pdf, standardize, std
 from bedl.moments.rules._base import approximate, elementwise
 from bedl.moments.rules.relu import relu_moments
 
@@ -33,6 +35,14 @@ def leaky_relu(m: Tensor, v: Tensor, negative_slope: float | Tensor = 0.01) -> t
     a = negative_slope
     # the product of both first: one of them is 0 where the other is huge; and in the tails rounding is all that is left
     return above - a * below, (variance_above + a * a * variance_below + 2 * a * (above * below)).clamp_min(0)
+
+
+@elementwise()
+def softshrink(m: Tensor, v: Tensor, lambd: float = 0.5) -> tuple[Tensor, Tensor]:
+    # (x − λ)₊ − (−x − λ)₊, of which one is always 0: their covariance is −M₊M₋
+    above, variance_above = relu_moments(m - lambd, v)
+    below, variance_below = relu_moments(-m - lambd, v)
+    return above - below, variance_above + variance_below + 2 * (above * below)
 
 
 @elementwise()
@@ -107,6 +117,7 @@ def small_power(input: Moments, exponent: int) -> Moments:
 
 
 _LEGENDRE = numerics.legendre(12)
+_NODES = [x for pair in zip(*_LEGENDRE, strict=True) for x in pair]  # as a kernel reads them
 
 
 def _clipped(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
@@ -140,9 +151,47 @@ def _clipped(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Ten
     return mean, torch.where(narrow, variance_narrow, two - one * one)
 
 
-@elementwise(F.hardtanh)
+def _law(m: Tensor) -> tuple[Any, ...]:
+    """What kernels need to know of it."""
+    return _NODES, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype]
+
+
+class _ClippedByKernel(torch.autograd.Function):
+    """The same by a kernel, with its derivatives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+        if _kernels.supported(m, v):
+            return _kernels.clipped_moments(m, v, low, high, *_law(m))
+        return _clipped(m, v, low, high)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        *moments, ctx.low, ctx.high = inputs
+        ctx.save_for_backward(*moments, output[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        m, v, mean = ctx.saved_tensors
+        if _kernels.supported(m, v, mean, *grads):
+            by_mean, by_variance = grads
+            ends = ctx.low, ctx.high
+            return *_kernels.clipped_moments_backward(m, v, mean, by_mean, by_variance, *ends, *_law(m)), None, None
+        return *differentiated(lambda m, v: _clipped(m, v, ctx.low, ctx.high), (m, v), grads), None, None
+
+
+def _between_ends(m: Tensor, v: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    if _kernels.serve(m):
+        return apply(_ClippedByKernel, m, v, low, high)
+    mean, variance = _clipped(m, v, low, high)
+    return torch.where(v != 0, mean, F.hardtanh(m, low, high)), torch.where(v != 0, variance, 0.0)
+
+
+@elementwise()
 def hardtanh(m: Tensor, v: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> tuple[Tensor, Tensor]:
-    return _clipped(m, v, min_val, max_val)
+    return _between_ends(m, v, float(min_val), float(max_val))
 
 
 def relu6(input: Moments) -> Moments:
@@ -151,7 +200,7 @@ def relu6(input: Moments) -> Moments:
 
 @elementwise(F.hardsigmoid)
 def hardsigmoid(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    mean, variance = _clipped(m, v, -3.0, 3.0)
+    mean, variance = _between_ends(m, v, -3.0, 3.0)
     return mean / 6 + 0.5, variance / 36
 
 
@@ -268,6 +317,8 @@ class _Elu(torch.autograd.Function):
 
     @staticmethod
     def forward(m: Tensor, v: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+        if _kernels.supported(m, v):
+            return _kernels.elu_moments(m, v, alpha, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
         return _elu_forward(m, v, alpha)
 
     @staticmethod
@@ -279,6 +330,9 @@ class _Elu(torch.autograd.Function):
     def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, None]:
         m, v, mean = ctx.saved_tensors
         alpha = ctx.alpha
+        if _kernels.supported(m, v, mean, grad_mean, grad_variance):
+            law = *numerics.HALF_LINE, NEGLIGIBLE[m.dtype]
+            return *_kernels.elu_moments_backward(m, v, mean, grad_mean, grad_variance, alpha, *law), None
         sigma = std(v)
         r = standardize(m, sigma)
         pdf, probability = normal_pdf(r), normal_cdf(r)
@@ -292,8 +346,7 @@ class _Elu(torch.autograd.Function):
 
 
 def _elu(m: Tensor, v: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
-    mean, variance = _Elu.apply(m, v, alpha)
-    return mean, variance
+    return apply(_Elu, m, v, alpha)
 
 
 elu = elementwise(F.elu)(_elu)

@@ -145,6 +145,40 @@ def cumsum(input: Moments, dim: int, **kwargs: Any) -> Moments:
     return Moments(torch.cumsum(input.loc, dim, **kwargs), torch.cumsum(input.variance, dim))
 
 
+def prod(input: Moments, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Moments:
+    """Exact: two halves are independent of each other, and so are theirs."""
+    if dtype is not None:
+        raise refusal(torch.prod, "dtype is not defined; convert first")
+    x, axis = (Moments(input.loc.flatten(), input.variance.flatten()), 0) if dim is None else (input, dim)
+    if x.shape[axis] == 0:
+        return Moments(x.loc.prod(axis, keepdim=keepdim), 0.0)
+    while (length := x.shape[axis]) > 1:
+        pairs = _part(x, axis, 0, length // 2), _part(x, axis, length // 2, length // 2)
+        x = _joined(mul(*pairs), _part(x, axis, length - length % 2, length % 2), axis)
+    if dim is not None and keepdim:
+        return _part(x, axis, 0, 1)
+    return Moments(x.loc.squeeze(axis), x.variance.squeeze(axis))
+
+
+def cumprod(input: Moments, dim: int, *, dtype: torch.dtype | None = None) -> Moments:
+    """Exact: after k steps an entry is the product of 2ᵏ entries up to it, and shares none with the one 2ᵏ before."""
+    if dtype is not None:
+        raise refusal(torch.cumprod, "dtype is not defined; convert first")
+    x, step, length = input, 1, input.shape[dim]
+    while step < length:
+        later = mul(_part(x, dim, step, length - step), _part(x, dim, 0, length - step))
+        x, step = _joined(_part(x, dim, 0, step), later, dim), 2 * step
+    return Moments(x.loc, x.variance)
+
+
+def _part(x: Moments, dim: int, start: int, length: int) -> Moments:
+    return Moments(x.loc.narrow(dim, start, length), x.variance.narrow(dim, start, length))
+
+
+def _joined(a: Moments, b: Moments, dim: int) -> Moments:
+    return Moments(torch.cat([a.loc, b.loc], dim), torch.cat([a.variance, b.variance], dim))
+
+
 # Dropout without sampling (Wang & Manning 2013, Fast Dropout): its noise in closed form while training.
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bedl.moments import Moments, as_moments
 from bedl.moments.dispatch import refusal
-from bedl.moments.rules import numerical
+from bedl.moments.rules import positive, shape
 from bedl.moments.rules._base import approximate
 
 Parameter = Tensor | None
@@ -205,7 +205,22 @@ def var(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = 
 @approximate("the root of the variance, which is exact, as if log-normal")
 def std(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
         correction: float | None = None) -> Moments:  # fmt: skip
-    return numerical.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+    return positive.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+
+
+def var_mean(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+             correction: float | None = None) -> tuple[Moments, Moments]:  # fmt: skip
+    """Each exact by itself; that the two vary together is not kept."""
+    if isinstance(dim, bool):  # var_mean(x, unbiased)
+        dim, unbiased = None, dim
+    return var(input, dim, unbiased, keepdim, correction=correction), shape.mean(input, dim, keepdim)
+
+
+@approximate("the root of the variance, which is exact, as if log-normal")
+def std_mean(input: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+             correction: float | None = None) -> tuple[Moments, Moments]:  # fmt: skip
+    spread, mean = var_mean(input, dim, unbiased, keepdim, correction=correction)
+    return positive.sqrt(spread), mean
 
 
 @approximate("the root of a sum of squares, which is exact, as if log-normal")
@@ -217,7 +232,7 @@ def norm(input: Moments, p: Any = 2, dim: Axes = None, keepdim: bool = False, ou
     v, axes = input.variance, _axes(dim, input.dim())
     squares = input.loc.to(v.dtype).square()
     mean = (squares + v).sum(axes, keepdim=keepdim)
-    return numerical.sqrt(Moments(mean.to(input.dtype), (2 * v * (v + 2 * squares)).sum(axes, keepdim=keepdim)))
+    return positive.sqrt(Moments(mean.to(input.dtype), (2 * v * (v + 2 * squares)).sum(axes, keepdim=keepdim)))
 
 
 @approximate("a sum of log-normal variables as if log-normal, by its mean and variance")

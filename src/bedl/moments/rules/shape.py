@@ -119,6 +119,36 @@ def type_as(input: Moments | Tensor, other: Moments | Tensor) -> Any:
     return to(input, device=other.device, dtype=other.dtype)
 
 
+def type_(input: Moments, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    """`Tensor.type`: the name of the tensor's type, or a conversion."""
+    if dtype is None:
+        return input.loc.type()
+    return to(input, input.loc[:0].type(dtype).dtype, non_blocking=non_blocking)
+
+
+def nan_to_num(
+    input: Moments, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Moments:
+    """What is replaced is known."""
+    replaced = ~(input.loc.isfinite() & input.variance.isfinite())
+    loc = torch.nan_to_num(torch.where(input.variance.isnan(), torch.nan, input.loc), nan, posinf, neginf)
+    return Moments(loc, input.variance.masked_fill(replaced, 0.0))
+
+
+def at_least(func: Callable) -> Callable[..., Any]:
+    """The rule of `atleast_1d` and its relatives, of one value or of several."""
+    mover = moves(func)
+
+    def rule(*tensors: Any) -> Any:
+        given = tensors[0] if len(tensors) == 1 else tensors
+        if isinstance(given, Moments):
+            return mover(given)
+        return tuple(mover(x) if isinstance(x, Moments) else func(x) for x in given)
+
+    rule.__name__ = getattr(func, "__name__", "at_least")
+    return rule
+
+
 def detach(input: Moments) -> Moments:
     return input.moved(input.loc.detach(), input.variance.detach(), torch.Tensor.detach)
 
