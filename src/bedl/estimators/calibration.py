@@ -73,8 +73,8 @@ def fitted_temperatures(
     otherwise, it stays as bold as it was trained, or becomes as careful as the rest: a prior that weighs as much as if
     one point in twenty were foreign, and four more.
 
-    Where three in four of the points lack evidence, as under a bound on all of it, evidence says nothing about confidence. There
-    is one temperature then, and less doubt: such probabilities are too careful by construction.
+    Where three in four of the points lack evidence, as under a bound on all of it, evidence says nothing about
+    confidence. There is one temperature then, and less doubt: such probabilities are too careful by construction.
 
     C. Guo, G. Pleiss, Y. Sun, K. Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 

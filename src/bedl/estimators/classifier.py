@@ -192,8 +192,8 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             raise ValueError("temperature_scaling is for one label per row; there are several labels at once")
         if self.temperature_scaling and (self._members()[0].fit_mode == "direct" or self.method_.folds):
             raise ValueError(
-                f"method {name!r} learns from all rows at once; for temperature_scaling keep some back, and give them to "
-                "calibrate(X, y) after fit"
+                f"method {name!r} learns from all rows at once; for temperature_scaling keep some back, and give them "
+                "to calibrate(X, y) after fit"
             )
         return bool(self.temperature_scaling)
 
