@@ -1,0 +1,146 @@
+"""What critics of evidential learning ask of an epistemic uncertainty, on data whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bedl.bench.benchmark import Cell, Column, Root, RunResult, Table
+from bedl.bench.presets import setup
+from bedl.bench.util import SOURCES, Source, spearman
+
+__all__ = ["TABLE"]
+
+
+ROWS = (100, 1_000, 10_000, 100_000)
+REFITS, REFITTED_ROWS = 30, 400
+NARROW = (2,)  # units of a network that cannot follow the sine
+SIZES, NOISES = (50, 100, 200, 400, 800, 1600), SOURCES["blobs"].noises
+FRESH, NOISE = 500, 0.4
+Found = tuple[dict[str, float], dict[str, list[float]]]
+
+
+class Critics(Table):
+    """A data set is a question; a split is another draw of the data."""
+
+    name = "critics"
+    title = "What critics of evidential learning ask"
+    about = (
+        "rows: log-log slope of the mean epistemic variance against 100 to 100,000 rows of Friedman's function (the "
+        "variance of an estimator of fixed size has −1). refits: 30 refits on fresh draws of 400 rows of a sine, "
+        "epistemic variance over that of the refits' means, and rank correlation over points. bias: two units for a "
+        "sine, data part over the true noise. parts: disentanglement error of three classes, 0 at best."
+    )
+    datasets = ("parts", "bias", "refits", "rows")
+    methods = {"best": ("deterministic", "mc-dropout", "laplace", "ensemble", "bedl", "bedl+reg", "auto")}  # noqa: RUF012
+    more = ("evidence", "dvi", "varout", "distilled")
+    columns = (
+        Column("slope", "slope of epistemic with rows", "target", target=-1.0),
+        Column("bias_over_epistemic", "squared error of the mean over epistemic, most rows", "target", target=1.0),
+        Column("faithful_ratio", "epistemic over refits' variance, median", "target", target=1.0),
+        Column("faithful_rank", "rank correlation over points", "target", target=1.0),
+        Column("noise_ratio", "data part over the noise's variance", "target", target=1.0),
+        Column("bias_ratio", "data part over noise and squared bias", "target", target=0.0),
+        Column("disentanglement_error", "disentanglement error", "lower"),
+    )
+    across = "metrics"
+
+    def splits(self, dataset: str) -> int:
+        return 3
+
+    def work(self, cell: Cell, root: Root = None) -> RunResult:
+        ask: dict[str, Callable[[Cell], Found]] = {"rows": _rows, "refits": _refits, "bias": _bias, "parts": _parts}
+        metrics, curves = ask[cell.dataset](cell)
+        return RunResult(metrics, setup(cell.preset, cell.method, cell.dataset, REFITTED_ROWS).estimator, curves)
+
+
+def _rows(cell: Cell) -> Found:
+    """Shen et al., "Are uncertainty quantification capabilities of evidential deep learning a mirage?", 2024."""
+    source, seed = SOURCES["friedman"], [cell.split, cell.seed]
+    fresh, truth = source.draw(FRESH, 0.0, np.random.default_rng(seed))
+    epistemic, squared = [], []
+    for n in ROWS:
+        p = _fitted(cell, [source.draw(n, NOISE, np.random.default_rng([*seed, n]))])[0].predict_dist(fresh)
+        epistemic.append(float(p.epistemic.double().mean()))
+        squared.append(float(np.mean((p.mean[:, 0].numpy() - truth) ** 2)))
+    known = min(epistemic) > 0
+    slope = np.polyfit(np.log(ROWS), np.log(epistemic), 1)[0] if known else np.nan
+    off = squared[-1] / epistemic[-1] if known else np.nan
+    curves = {"rows": list(ROWS), "epistemic": epistemic, "squared_error": squared}
+    return {"slope": float(slope), "bias_over_epistemic": off}, curves
+
+
+def _refits(cell: Cell) -> Found:
+    """Jürgens et al., "Is epistemic uncertainty faithfully represented by evidential deep learning methods?", 2024."""
+    source, seed = SOURCES["sine"], [cell.split, cell.seed]
+    fresh = source.draw(FRESH, 0.0, np.random.default_rng(seed))[0]
+    draws = [source.draw(REFITTED_ROWS, NOISE, np.random.default_rng([*seed, i])) for i in range(REFITS)]
+    found = [model.predict_dist(fresh) for model in _fitted(cell, draws)]
+    said = np.mean([p.epistemic.double().numpy().reshape(-1) for p in found], 0)
+    true = np.var([p.mean[:, 0].double().numpy() for p in found], 0, ddof=1)
+    rank = spearman(true, said) if said.max() > 0 else float("nan")
+    return {"faithful_ratio": float(np.median(said / true)), "faithful_rank": rank}, {}
+
+
+def _bias(cell: Cell) -> Found:
+    """Bias that is taken for noise: "Uncertainty estimation and bias", arXiv 2505.23506."""
+    source, seed = SOURCES["sine"], [cell.split, cell.seed]
+    fresh, truth = source.draw(FRESH, 0.0, np.random.default_rng(seed))
+    given = source.draw(4 * REFITTED_ROWS, NOISE, np.random.default_rng([*seed, 1]))
+    p = _fitted(cell, [given], hidden_layers=NARROW)[0].predict_dist(fresh)
+    noisy, clean = (source.draw(100_000, noise, np.random.default_rng(2))[1] for noise in (NOISE, 0.0))
+    noise = float(np.mean((noisy - clean) ** 2))
+    data, bias = float(p.data.double().mean()), float(np.mean((p.mean[:, 0].numpy() - truth) ** 2))
+    return {"noise_ratio": data / noise, "bias_ratio": data / (noise + bias)}, {"squared_bias": [bias]}
+
+
+def _parts(cell: Cell) -> Found:
+    """After "How disentangled are your classification uncertainties?", arXiv 2408.12175.
+
+    Over a sweep of rows the epistemic part is to follow the error, and the data part is not to; over one of label
+    noise the other way round. The error is the mean of how far the four correlations are off.
+    """
+    source = SOURCES["blobs"]
+    by_rows = _sweep(cell, source, [(n, 0.1) for n in SIZES])
+    by_noise = _sweep(cell, source, [(REFITTED_ROWS, noise) for noise in NOISES])
+    off = [
+        abs(wanted - _correlation(found["error"], found[part]))
+        for found, follows in ((by_rows, "epistemic"), (by_noise, "data"))
+        for part in ("epistemic", "data")
+        for wanted in [float(part == follows)]
+    ]
+    curves = {f"{part}_by_{what}": v for what, f in (("rows", by_rows), ("noise", by_noise)) for part, v in f.items()}
+    return {"disentanglement_error": float(np.mean(off))}, curves
+
+
+def _sweep(cell: Cell, source: Source, wanted: Sequence[tuple[int, float]]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"epistemic": [], "data": [], "error": []}
+    for n, noise in wanted:
+        rng = np.random.default_rng([cell.split, cell.seed, n, round(1000 * noise)])
+        model, (x, y) = _fitted(cell, [source.draw(n, noise, rng)])[0], source.draw(4 * FRESH, noise, rng)
+        p = model.predict_dist(x)
+        found["error"].append(float(np.mean(p.label.numpy() != y)))
+        for part in ("epistemic", "data"):
+            found[part].append(float(getattr(p, part).double().mean()))
+    return found
+
+
+def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pearson's; 0 of what does not vary."""
+    return float(np.corrcoef(one, other)[0, 1]) if np.std(one) > 0 and np.std(other) > 0 else 0.0
+
+
+def _fitted(cell: Cell, tables: Sequence[tuple[np.ndarray, np.ndarray]], **options: Any) -> list[Any]:
+    import bedl.estimators
+    from bedl.estimators.fit import fit_many
+
+    kind = bedl.estimators.BEDLClassifier if tables[0][1].dtype.kind == "i" else bedl.estimators.BEDLRegressor
+    plan = {**setup(cell.preset, cell.method, cell.dataset, len(tables[0][1])).estimator, **options}
+    models = [kind(**plan, device="cpu", random_state=100 * cell.split + i) for i in range(len(tables))]
+    fit_many(models, tables)
+    return models
+
+
+TABLE = Critics()
