@@ -77,7 +77,7 @@ def setup(preset: Preset, method: str, dataset: str, n: int) -> Setup:
     """
     if preset == "best":
         return Setup({"method": method})
-    net = {"method": method, "hidden_layers": (WIDE.get(dataset, 50),)}
+    net: dict[str, Any] = {"method": method, "hidden_layers": (WIDE.get(dataset, 50),)}
     if dataset in OF_CLASSES:
         net["temperature_scaling"] = False
     if method == "mc-dropout" and dataset.removesuffix("-distinct") in DROPOUT:

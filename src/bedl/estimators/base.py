@@ -447,12 +447,17 @@ class Building(Portable, BaseEstimator):
         raise NotImplementedError
 
     def _parts(
-        self, points: Points, plan: TrainingConfig, seed: int, related: Related | None = None, out: Points | None = None
+        self,
+        points: Points,
+        plan: TrainingConfig,
+        seed: int,
+        related: Related | None = None,
+        aside: Points | None = None,
     ) -> Iterator[tuple[Points, Points | None]]:
         """For each member, points to train on and points held out; each holds out others, if none are set aside."""
         for number in range(len(self._members())):
-            if out is not None or not plan.held_out:
-                yield points, out
+            if aside is not None or not plan.held_out:
+                yield points, aside
                 continue
             count = min(plan.held_out, points.n - 1)
             kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points), related)

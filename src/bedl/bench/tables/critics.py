@@ -68,7 +68,7 @@ def _rows(cell: Cell) -> Found:
     known = min(epistemic) > 0
     slope = np.polyfit(np.log(ROWS), np.log(epistemic), 1)[0] if known else np.nan
     off = squared[-1] / epistemic[-1] if known else np.nan
-    curves = {"rows": list(ROWS), "epistemic": epistemic, "squared_error": squared}
+    curves: dict[str, list[float]] = {"rows": list(ROWS), "epistemic": epistemic, "squared_error": squared}
     return {"slope": float(slope), "bias_over_epistemic": off}, curves
 
 
