@@ -85,7 +85,7 @@ def _refits(cell: Cell) -> Found:
 
 
 def _bias(cell: Cell) -> Found:
-    """Bias that is taken for noise: "Uncertainty estimation and bias", arXiv 2505.23506."""
+    """Jiménez et al., "Why machine learning models fail to fully capture epistemic uncertainty", 2025."""
     source, seed = SOURCES["sine"], [cell.split, cell.seed]
     fresh, truth = source.draw(FRESH, 0.0, np.random.default_rng(seed))
     given = source.draw(4 * REFITTED_ROWS, NOISE, np.random.default_rng([*seed, 1]))
@@ -97,7 +97,7 @@ def _bias(cell: Cell) -> Found:
 
 
 def _parts(cell: Cell) -> Found:
-    """After "How disentangled are your classification uncertainties?", arXiv 2408.12175.
+    """After de Jong et al., "Measuring uncertainty disentanglement error in classification", arXiv 2408.12175.
 
     Over a sweep of rows the epistemic part is to follow the error, and the data part is not to; over one of label
     noise the other way round. The error is the mean of how far the four correlations are off.
