@@ -31,14 +31,14 @@ def answer(monkeypatch: pytest.MonkeyPatch, dataset: str, fitted: object) -> dic
 
 def test_a_variance_that_halves_with_twice_the_rows_has_slope_minus_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = answer(monkeypatch, "rows", lambda cell, drawn: [Known(5.0 / len(drawn[0][1]), 1.0)])
-    assert found["slope"] == pytest.approx(-1)
+    assert found["slope_epistemic"] == pytest.approx(-1)
     certain = answer(monkeypatch, "rows", lambda cell, drawn: [Known(0.0, 1.0)])
-    assert np.isnan(certain["slope"])
+    assert np.isnan(certain["slope_model"])
 
 
 def test_an_epistemic_variance_is_held_against_that_of_refits(monkeypatch: pytest.MonkeyPatch) -> None:
     found = answer(monkeypatch, "refits", lambda cell, drawn: [Known(0.25, 1.0, float(i)) for i in range(len(drawn))])
-    assert found["faithful_ratio"] == pytest.approx(0.25 / np.var(np.arange(critics.REFITS), ddof=1))
+    assert found["ratio_epistemic"] == pytest.approx(0.25 / np.var(np.arange(critics.REFITS), ddof=1))
 
 
 def test_the_data_part_is_held_against_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,11 @@ __all__ = ["TABLE"]
 
 ROWS = (100, 1_000, 10_000, 100_000)
 REFITS, REFITTED_ROWS = 30, 400
+PARTS = ("epistemic", "model")  # the latter without lack of evidence, which some heads use for noise
 NARROW = (2,)  # units of a network that cannot follow the sine
 SIZES, NOISES = (50, 100, 200, 400, 800, 1600), SOURCES["blobs"].noises
 FRESH, NOISE = 500, 0.4
-Found = tuple[dict[str, float], dict[str, list[float]]]
+Found = tuple[dict[str, float], dict[str, list[float]]]  # metrics, curves
 
 
 class Critics(Table):
@@ -37,10 +38,12 @@ class Critics(Table):
     methods = {"best": ("deterministic", "mc-dropout", "laplace", "ensemble", "bedl", "bedl+reg", "auto")}  # noqa: RUF012
     more = ("evidence", "dvi", "varout", "distilled")
     columns = (
-        Column("slope", "slope of epistemic with rows", "target", target=-1.0),
+        Column("slope_epistemic", "slope of epistemic with rows", "target", target=-1.0),
+        Column("slope_model", "of its model part", "target", target=-1.0),
         Column("bias_over_epistemic", "squared error of the mean over epistemic, most rows", "target", target=1.0),
-        Column("faithful_ratio", "epistemic over refits' variance, median", "target", target=1.0),
-        Column("faithful_rank", "rank correlation over points", "target", target=1.0),
+        Column("ratio_epistemic", "epistemic over refits' variance, median", "target", target=1.0),
+        Column("ratio_model", "model part over it", "target", target=1.0),
+        Column("rank_epistemic", "rank correlation over points", "target", target=1.0),
         Column("noise_ratio", "data part over the noise's variance", "target", target=1.0),
         Column("bias_ratio", "data part over noise and squared bias", "target", target=0.0),
         Column("disentanglement_error", "disentanglement error", "lower"),
@@ -60,16 +63,20 @@ def _rows(cell: Cell) -> Found:
     """Shen et al., "Are uncertainty quantification capabilities of evidential deep learning a mirage?", 2024."""
     source, seed = SOURCES["friedman"], [cell.split, cell.seed]
     fresh, truth = source.draw(FRESH, 0.0, np.random.default_rng(seed))
-    epistemic, squared = [], []
+    curves: dict[str, list[float]] = {"rows": list(ROWS), "epistemic": [], "model": [], "squared_error": []}
     for n in ROWS:
         p = _fitted(cell, [source.draw(n, NOISE, np.random.default_rng([*seed, n]))])[0].predict_dist(fresh)
-        epistemic.append(float(p.epistemic.double().mean()))
-        squared.append(float(np.mean((p.mean[:, 0].numpy() - truth) ** 2)))
-    known = min(epistemic) > 0
-    slope = np.polyfit(np.log(ROWS), np.log(epistemic), 1)[0] if known else np.nan
-    off = squared[-1] / epistemic[-1] if known else np.nan
-    curves: dict[str, list[float]] = {"rows": list(ROWS), "epistemic": epistemic, "squared_error": squared}
-    return {"slope": float(slope), "bias_over_epistemic": off}, curves
+        for part in PARTS:
+            curves[part].append(float(getattr(p, part).double().mean()))
+        curves["squared_error"].append(float(np.mean((p.mean[:, 0].numpy() - truth) ** 2)))
+    slopes = {f"slope_{part}": _slope(curves[part]) for part in PARTS}
+    off = curves["squared_error"][-1] / (curves["epistemic"][-1] or float("nan"))
+    return {**slopes, "bias_over_epistemic": off}, curves
+
+
+def _slope(values: Sequence[float]) -> float:
+    """Log-log, with the number of rows; none of what is nothing."""
+    return float(np.polyfit(np.log(ROWS), np.log(values), 1)[0]) if min(values) > 0 else float("nan")
 
 
 def _refits(cell: Cell) -> Found:
@@ -78,10 +85,13 @@ def _refits(cell: Cell) -> Found:
     fresh = source.draw(FRESH, 0.0, np.random.default_rng(seed))[0]
     draws = [source.draw(REFITTED_ROWS, NOISE, np.random.default_rng([*seed, i])) for i in range(REFITS)]
     found = [model.predict_dist(fresh) for model in _fitted(cell, draws)]
-    said = np.mean([p.epistemic.double().numpy().reshape(-1) for p in found], 0)
     true = np.var([p.mean[:, 0].double().numpy() for p in found], 0, ddof=1)
-    rank = spearman(true, said) if said.max() > 0 else float("nan")
-    return {"faithful_ratio": float(np.median(said / true)), "faithful_rank": rank}, {}
+    metrics = {}
+    for part in PARTS:
+        said = np.mean([getattr(p, part).double().numpy().reshape(-1) for p in found], 0)
+        metrics[f"ratio_{part}"] = float(np.median(said / true))
+        metrics[f"rank_{part}"] = spearman(true, said) if said.max() > 0 else float("nan")
+    return metrics, {}
 
 
 def _bias(cell: Cell) -> Found:
@@ -102,16 +112,16 @@ def _parts(cell: Cell) -> Found:
     Over a sweep of rows the epistemic part is to follow the error, and the data part is not to; over one of label
     noise the other way round. The error is the mean of how far the four correlations are off.
     """
-    source = SOURCES["blobs"]
-    by_rows = _sweep(cell, source, [(n, 0.1) for n in SIZES])
-    by_noise = _sweep(cell, source, [(REFITTED_ROWS, noise) for noise in NOISES])
+    sweeps = {  # by the part that is to follow the error
+        "epistemic": _sweep(cell, SOURCES["blobs"], [(n, 0.1) for n in SIZES]),
+        "data": _sweep(cell, SOURCES["blobs"], [(REFITTED_ROWS, noise) for noise in NOISES]),
+    }
     off = [
-        abs(wanted - _correlation(found["error"], found[part]))
-        for found, follows in ((by_rows, "epistemic"), (by_noise, "data"))
-        for part in ("epistemic", "data")
-        for wanted in [float(part == follows)]
+        abs((part == follows) - _correlation(found["error"], found[part]))
+        for follows, found in sweeps.items()
+        for part in sweeps
     ]
-    curves = {f"{part}_by_{what}": v for what, f in (("rows", by_rows), ("noise", by_noise)) for part, v in f.items()}
+    curves = {f"{part}_for_{follows}": v for follows, found in sweeps.items() for part, v in found.items()}
     return {"disentanglement_error": float(np.mean(off))}, curves
 
 
