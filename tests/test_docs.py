@@ -32,6 +32,25 @@ def test_the_code_of_a_guide_runs(path: Path) -> None:
     pytest.importorskip("sklearn")
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])
+    run_code_of(path)
+
+
+@pytest.mark.slow
+def test_the_code_of_the_readme_runs_and_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    run_code_of(ROOT / "README.md")
+    shown = re.search(r"^```text\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert shown
+    head, *rows = shown[1].splitlines()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == head.split()
+    for row, found in zip(rows, printed[1:]):  # noqa: B905
+        for a, b in zip(row.split(), found.split(), strict=True):
+            assert abs(float(a) - float(b)) <= max(2, 0.1 * float(a)), f"README shows {row!r}, it prints {found!r}"
+
+
+def run_code_of(path: Path) -> None:
+    """Run all Python blocks of a page in one scope."""
     text = path.read_text("utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     assert blocks
