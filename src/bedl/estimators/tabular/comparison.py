@@ -386,7 +386,7 @@ class _Trial:
         if name not in self.records:
             kept, out = self._split(split)
             self.records[name] = self._record(self._fitted(name, split, kept), out)
-        title = f"{name}: how sure is it about {self.work.target}?"
+        title = f"{name}: predictions of {self.work.target}"
         return dataclasses.replace(self.records[name], title=title, about={"method": name})
 
     def _split(self, split: int) -> tuple[np.ndarray, np.ndarray]:
