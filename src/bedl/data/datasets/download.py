@@ -129,7 +129,7 @@ def _range_start(response: Any) -> int:
     return int(match[1]) if match else -1
 
 
-# Archives from elsewhere, unpacked without trust: plain files only, inside the folder only, and not too large.
+# Downloaded archives, unpacked without trust: plain files only, inside the folder only, and not too large.
 
 
 MAX_BYTES = 2 << 30

@@ -139,7 +139,7 @@ class TabularModel:
         root: Place | None = None,
         callback: TableCallback | None = None,
     ) -> pandas.DataFrame | WrittenTable:
-        """Predict each row of a table: value or class, how sure, and why not surer.
+        """Predict each row of a table: value or class, uncertainty, and its components.
 
         Args:
             data: the table to predict.
