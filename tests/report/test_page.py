@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
+from sklearn.datasets import load_iris
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
+from bedl import BEDLClassifier, BEDLRegressor
+from bedl.estimators import tabular
 from bedl.evaluation import tasks
 from bedl.evaluation.report import ClassificationResults, Examples, ResultsError, render, score
+from bedl.evaluation.report.page import preview
 from bedl.evaluation.report.pages.regression import _fan
 from tests.report.data import SCRIPT, classification, nasty_classification, nasty_regression, regression
 
@@ -426,3 +430,28 @@ def test_many_classes_leave_no_half_of_a_line_empty():
     many, few = (render(classification(400, count, ood=False)) for count in (99, 4))
     assert '<section class="card wide"><h2>Scores by class' in many
     assert '<section class="card"><h2>Scores by class' in few
+
+
+@pytest.mark.parametrize("make", [regression, classification])
+def test_a_preview_is_a_frame_with_the_first_cards(make):
+    page = Page(preview(make(ood=False)))
+    (frame,) = [attributes for tag, attributes in page.elements if tag == "iframe"]
+    assert frame["sandbox"] == "allow-scripts"
+    inside = Page(frame["srcdoc"])
+    assert [tag for tag, _ in inside.elements].count("svg") == 2
+
+
+def test_models_and_predictions_are_shown_in_notebooks():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 2)), rng.normal(size=80)
+    model = BEDLRegressor(method="bedl", epochs=2, random_state=0, device="cpu").fit(X, y)
+    html = model.predict_dist(X)._repr_html_()
+    assert "90\u00a0% interval" in Page(html).elements[0][1]["srcdoc"]
+    assert "<table" in model.fit(X, np.stack([y, -y], 1)).predict_dist(X)._repr_html_()
+    tables = tabular.fit("iris", method="bedl", epochs=2, device="cpu")
+    shown = Page(tables._repr_html_()).elements[0][1]["srcdoc"]
+    assert "Accuracy" in shown
+    assert "135" in shown
+    X, y = load_iris(return_X_y=True)
+    classes = BEDLClassifier(method="bedl", epochs=2, random_state=0, device="cpu").fit(X, y)
+    assert "Uncertainty components" in Page(classes.predict_dist(X)._repr_html_()).elements[0][1]["srcdoc"]

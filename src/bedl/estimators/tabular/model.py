@@ -105,6 +105,23 @@ class TabularModel:
         """The scores of the rows that were held out from training, if any were."""
         return {} if self.card is None else self.card.scores
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what the model predicts from which data, its scores on held-out rows, and its training."""
+        from bedl.evaluation.report.layout import data, headline
+        from bedl.evaluation.report.page import document, embedded
+        from bedl.evaluation.report.parts import learning_section
+
+        facts = {"task": self.task, "target": self.encoder.target, "columns": len(self.encoder.columns)}
+        facts |= (
+            {}
+            if self.card is None
+            else {"data": self.card.data, **{f"{k.replace('_', '-')} rows": n for k, n in self.card.rows.items()}}
+        )
+        about = "".join(f"<div><dt>{data(k)}</dt><dd>{data(v)}</dd></div>" for k, v in facts.items())
+        training = {} if self.card is None else {**self.card.training, "settings": self.card.settings}
+        main = headline({k: v for k, v in self.scores.items() if v is not None}) + learning_section(training)
+        return embedded(document(self.name, about, main), 700)
+
     # -- predicting -------------------------------------------------------------------------------
     def stream(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import math
 import os
 from collections.abc import Mapping
@@ -32,7 +33,16 @@ from bedl.evaluation.report.pages import Page, page_of
 from bedl.evaluation.report.parts import comparison_section, learning_section, maps_section
 from bedl.evaluation.tasks import Results, ResultsError, meanings, score
 
-__all__ = ["document", "of_classes", "of_detection", "of_targets", "render", "write_report"]
+__all__ = [
+    "document",
+    "embedded",
+    "of_classes",
+    "of_detection",
+    "of_targets",
+    "preview",
+    "render",
+    "write_report",
+]
 
 
 def document(title: str, about: str, main: str) -> str:
@@ -135,6 +145,20 @@ def write_report(
     check_writable(target, overwrite)
     write_atomically(target, render(results, scores, comparison).encode("utf-8"), overwrite)
     return target
+
+
+def preview(results: Results) -> str:
+    """The uncertainty components, and the intervals or the entropies, as HTML to embed in a notebook."""
+    page = page_of(results.task)
+    cards = "".join(page.sections(results, score(results))[:2])
+    facts = "".join(f"<div><dt>{data(k, 40)}</dt><dd>{data(v, 120)}</dd></div>" for k, v in _facts(results, page))
+    return embedded(document(results.title, facts, f'<div class="cards" id="content" tabindex="-1">{cards}</div>'), 640)
+
+
+def embedded(page: str, height: int) -> str:
+    """A page in a frame of its own, so that its style stays inside."""
+    frame = 'style="width:100%;border:0" sandbox="allow-scripts"'
+    return f'<iframe title="bedl" height="{height}" {frame} srcdoc="{html.escape(page, quote=True)}"></iframe>'
 
 
 def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
