@@ -106,4 +106,4 @@ def test_the_map_lists_the_packages_that_exist(path: Path) -> None:
     planned = set(re.findall(r"\((\w+)\)", (ROOT / "pyproject.toml").read_text("utf-8")))  # may be missing, it says
     gone = set(listed) - packages - planned
     assert not gone, f"the table of packages in {path.name} lists {sorted(gone)}, of which there is nothing in src/bedl"
-    assert len(listed) == len(set(listed)), f"the table of packages in {path.name} lists a package twice: {sorted(listed)}"
+    assert len(listed) == len(set(listed)), f"{path.name} lists a package twice: {sorted(listed)}"

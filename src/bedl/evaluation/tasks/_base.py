@@ -248,7 +248,6 @@ def score(results: Results) -> dict[str, float]:
         >>> scores["rmse"], scores["coverage"]
         (1.0, 1.0)
     """
-
     return get(results.task).scores(results)
 
 
