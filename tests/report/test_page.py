@@ -455,3 +455,14 @@ def test_models_and_predictions_are_shown_in_notebooks():
     X, y = load_iris(return_X_y=True)
     classes = BEDLClassifier(method="bedl", epochs=2, random_state=0, device="cpu").fit(X, y)
     assert "Uncertainty components" in Page(classes.predict_dist(X)._repr_html_()).elements[0][1]["srcdoc"]
+
+
+def test_a_gain_over_the_most_frequent_class_has_to_be_significant():
+    labels = np.r_[np.zeros(930, int), np.ones(70, int)]
+    for found, kind in ((10, "so"), (50, "good"), (2, "bad")):
+        predicted = labels.copy()
+        predicted[930 + found :], predicted[:4] = 0, 1
+        p = np.where(predicted[:, None] == [0, 1], 0.9, 0.1)
+        h = np.full(1000, 0.3)
+        html = render(ClassificationResults(p, h, h, 0 * h, ["no", "yes"], labels))
+        assert f'<li class="{kind}">' in html.split('class="verdict"')[1].split("</li>")[0], found

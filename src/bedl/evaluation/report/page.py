@@ -247,10 +247,14 @@ def of_classes(results: Any, scores: dict[str, float], baseline: dict[str, float
     if "accuracy" not in scores or not some.any():
         return []
     right, plain = scores["accuracy"], baseline.get("accuracy", 0.0)
-    name = results.class_names[int(np.bincount(results.observed[some]).argmax())]
+    frequent = int(np.bincount(results.observed[some]).argmax())
+    name = results.class_names[frequent]
+    # McNemar's test: rows that one of the two predicts rightly
+    more = (results.predicted == results.observed)[some].astype(int) - (results.observed[some] == frequent)
+    better = more.sum() > CHANCE * math.sqrt(np.abs(more).sum())
     balanced = f"balanced accuracy {percent(scores['balanced_accuracy'])}"
     said: list[Verdict] = [(
-        "good" if right > plain else "bad",
+        "good" if better else "so" if right > plain else "bad",
         f"{percent(right)} of the predictions are right, {percent(plain)} if always {data(name, 30)}; {balanced}.",
     )]  # fmt: skip
     confidence = results.probabilities[some].max(1).astype(float)
