@@ -10,8 +10,6 @@ from typing import Any
 
 from typing_extensions import Self
 
-__all__ = ["RecordsArguments", "describe", "missing_in", "rebuild", "arguments_of"]
-
 
 class RecordsArguments:
     """Keeps the arguments of its constructor, as `describe` has them."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-__all__ = ["checksum"]
-
 
 def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
     """SHA-256 of a text and of tensors: their names, types, shapes and numbers."""

@@ -28,9 +28,6 @@ from bedl.deploy.schema import KEY, Description, ExportError, ExportReport, abso
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks import Quantities, Task
 
-__all__ = ["PRECISIONS", "TOLERANCE", "compare", "export", "points_around", "simplify", "store_weights"]
-
-
 PRECISIONS = ("float32", "float16", "int8")
 MIN_NUMEL = 256  # numbers; below that the nodes would cost more than the bytes they save
 

@@ -14,8 +14,6 @@ from bedl.deploy.prepare import ExportOptions, capture, prepare
 from bedl.deploy.schema import KEY, ExportReport
 from bedl.evaluation import tasks
 
-__all__ = ["export_program"]
-
 
 def export_program(
     model: Any,

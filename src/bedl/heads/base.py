@@ -14,9 +14,6 @@ from bedl._utils.errors import BEDLError
 from bedl.heads.predictive import Predictive
 from bedl.moments import Moments, as_moments
 
-__all__ = ["Evidence", "Head", "Sampled", "head_of", "serves"]
-
-
 Evidence = Literal["all", "misleading"]
 
 

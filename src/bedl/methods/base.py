@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
     from bedl.objectives import Sum
 
-__all__ = ["FitMode", "Method"]
-
 
 FitMode = Literal["gradient", "direct", "members"]
 

@@ -22,8 +22,6 @@ from bedl.moments import Moments
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = ["Ensemble"]
-
 
 class Ensemble(Method):
     """Methods of the same build whose predictions are mixed with equal weights.

@@ -25,8 +25,6 @@ from bedl.nn.tabular import PeriodicEmbedding, SkipLinear
 from bedl.objectives import PAC, HyperPrior, Known, Objective, Sum, Unknown, Unsure, WeightPrior
 from bedl.objectives.ood_samples import IMAGE, Perturbation, around_and_beyond, as_images, jittered, mirrored
 
-__all__ = ["are_images", "for_images"]
-
 
 def are_images(problem: Problem) -> bool:
     """Whether the points are images: of shape (channels, height, width), or rows that are images of a known shape."""

@@ -23,8 +23,6 @@ from bedl._utils.tensors import checksum
 if TYPE_CHECKING:
     from bedl.methods.base import Method
 
-__all__ = ["FILE", "fetch", "load", "save", "save_folder"]
-
 
 FORMAT, SCHEMA = "bedl.methods", 1
 FILE, CONFIG = "model.safetensors", "config.json"  # of a folder

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from bedl.heads import Head
     from bedl.heads.base import Evidence
 
-__all__ = ["Batch", "ForwardPass", "MarginalLikelihood", "Objective", "Sum"]
-
 
 class Batch(NamedTuple):
     """Points of a training set of `n_train` points.

@@ -29,36 +29,6 @@ from bedl._utils.io import in_order, write_atomically
 from bedl._utils.tensors import checksum
 from bedl.nn.layers import CORRECTION
 
-__all__ = [
-    "CheckpointError",
-    "Checkpoints",
-    "FORMAT",
-    "CheckpointTimer",
-    "VERSION",
-    "as_checkpoints",
-    "build_of",
-    "capture",
-    "capture_torch",
-    "checksum",
-    "compare_settings",
-    "compare_tensors",
-    "flatten",
-    "gather_json",
-    "latest",
-    "load_weights",
-    "prune",
-    "read",
-    "restore",
-    "restore_torch",
-    "resume_from",
-    "save_weights",
-    "seed",
-    "tensors_from_lists",
-    "unflatten",
-    "write",
-]
-
-
 FORMAT = "bedl.training.checkpoint"
 VERSION = 2
 _NAME = re.compile(r"step-(\d+)\.safetensors")

@@ -21,9 +21,6 @@ from bedl.nn.calling import map_parts
 from bedl.nn.layers import GaussianConv1d, GaussianConv2d, GaussianConv3d
 from bedl.training.data import Points, cast
 
-__all__ = ["Correct", "correct_after_fit", "reset_correction"]
-
-
 Correct = bool | str  # True, False or "auto"
 
 logger = logging.getLogger("bedl")

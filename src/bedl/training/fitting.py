@@ -36,8 +36,6 @@ from bedl.training.engines.replica_data import ReplicaBatches
 from bedl.training.engines.stacked import ReplicaRun, StackedNetworks
 from bedl.training.loop import GradientOptions, MakeOptimizer, Settings, adam
 
-__all__ = ["FitResult", "ReplicasResult", "fit", "fit_replicas"]
-
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:

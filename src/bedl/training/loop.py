@@ -17,9 +17,6 @@ from bedl.training.checkpoint import CheckpointError, Checkpoints, CheckpointTim
 from bedl.training.compile import Compile
 from bedl.training.correction import Correct
 
-__all__ = ["GradientOptions", "MakeOptimizer", "Run", "Settings", "adam"]
-
-
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 

@@ -33,17 +33,6 @@ from bedl.objectives.priors import gaussian_pairs
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = [
-    "FastDropout",
-    "MCDropout",
-    "VarOut",
-    "dropout_network",
-    "expected_log_likelihood",
-    "log_uniform_kl",
-    "noise_of",
-    "normal_kl",
-]
-
 
 class DrawnDropout(nn.Dropout):
     """Dropout with a mask for each point in training, and one mask for all points where functions are drawn."""

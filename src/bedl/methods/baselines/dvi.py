@@ -26,8 +26,6 @@ from bedl.methods.registry import Problem, Training, register
 from bedl.nn import GaussianLayer
 from bedl.objectives import EmpiricalPrior, ExpectedLikelihood, Objective, Sum
 
-__all__ = ["DVI"]
-
 
 class DVI(BEDL):
     """A network with Gaussian weights, trained by an evidence lower bound without sampling.

@@ -31,9 +31,6 @@ from bedl.methods.networks import plain_network
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 
-__all__ = ["HMC", "potential_scale_reduction"]
-
-
 ACCEPTANCE = 0.8
 MAX_DRAWN_NUMEL = 2**15  # outputs of one draw and one point that are computed together
 

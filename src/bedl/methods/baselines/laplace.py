@@ -36,8 +36,6 @@ from bedl.objectives import Batch
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = ["Laplace", "best_precision"]
-
 
 PRECISIONS = torch.logspace(-4, 6, 101, dtype=torch.float64)
 MAX_WEIGHTS = 4096  # weights of a last layer whose covariance is kept whole

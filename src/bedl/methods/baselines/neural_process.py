@@ -25,9 +25,6 @@ from bedl.methods.networks import ACTIVATIONS, widths_of
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 
-__all__ = ["NeuralProcess"]
-
-
 HELD_OUT, FEW = 0.15, 40  # share of rows that say when to stop, and up to how many rows there are none
 LOOK, PATIENCE = 10, 25  # steps between looks at them, and looks without improvement
 

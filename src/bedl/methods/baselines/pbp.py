@@ -36,9 +36,6 @@ from bedl.methods.registry import Problem, register
 from bedl.moments import Moments, as_moments
 from bedl.moments.numerics import normal_cdf, normal_pdf
 
-__all__ = ["PBP", "Posterior"]
-
-
 START = 6.0  # shape and rate of the gamma distributions: as if three numbers of variance 1 had been seen
 MIN_VARIANCE, MAX_VARIANCE = 1e-100, 1e6  # variances: of weights, and of a cavity
 

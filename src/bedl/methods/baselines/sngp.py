@@ -36,8 +36,6 @@ from bedl.objectives import Batch
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = ["SNGP"]
-
 
 class BoundedLinear(nn.Linear):
     """A linear layer whose spectral norm is at most `bound`; computed, not estimated from step to step.

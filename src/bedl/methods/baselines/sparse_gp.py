@@ -43,18 +43,6 @@ from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 from bedl.nn.draws import seeded
 
-__all__ = [
-    "Approximation",
-    "Latent",
-    "PatchLatent",
-    "SparseGP",
-    "collapsed_bound",
-    "head_for",
-    "maximise",
-    "put_best_values",
-]
-
-
 Approximation = Literal["vfe", "fitc"]
 
 

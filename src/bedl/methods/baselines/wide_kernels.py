@@ -26,9 +26,6 @@ from torch import Tensor
 
 from bedl import _kernels
 
-__all__ = ["Convolution", "DenseKernel", "ImageKernel", "Pairs", "Residual", "relu", "relu_covariance"]
-
-
 MAX_BLOCK_NUMEL = 2**17  # numbers in a block of covariances: more than a cache holds take longer
 
 

@@ -14,8 +14,6 @@ from bedl.methods.baselines.wide_kernels import Convolution, DenseKernel, ImageK
 from bedl.methods.networks import widths_of
 from bedl.methods.registry import Problem, register
 
-__all__ = ["image_of"]
-
 
 @register(
     "nngp",

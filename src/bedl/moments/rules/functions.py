@@ -14,8 +14,6 @@ import torch
 from bedl.moments import Moments
 from bedl.moments.dispatch import dispatch
 
-__all__ = ["dispatch_custom_functions"]
-
 
 def dispatch_custom_functions() -> None:
     """Make `Function.apply` look up a rule where an argument is Moments, as torch's own functions do."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from bedl.moments import Moments
-from bedl.moments.dispatch import _RULES, refusal, register_rule, use_rules
+from bedl.moments.dispatch import _RULES, refusal
 from bedl.moments.rules import (
     activations,
     arithmetic,
@@ -28,11 +28,7 @@ from bedl.moments.rules import (
     positive,
     shape,
 )
-from bedl.moments.rules._base import approximate, approximation, elementwise
-from bedl.moments.rules.numerical import quadrature
-
-__all__ = ["TABLE", "approximate", "approximation", "elementwise", "quadrature", "register_rule", "use_rules"]
-
+from bedl.moments.rules._base import approximation
 
 # fmt: off
 TABLE: dict[str, dict[str, Callable]] = {

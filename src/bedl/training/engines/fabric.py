@@ -45,9 +45,6 @@ from bedl.training.diagnostics import (
 )
 from bedl.training.loop import Run, Settings, adam
 
-__all__ = ["FabricRun", "GradientStep", "MicroBatch"]
-
-
 _POSITION = ("epoch", "batch", "step", "loss_sum", "loss_points")
 
 

@@ -18,8 +18,6 @@ from bedl.moments import Moments
 from bedl.objectives import PAC, ForwardPass, Known, MarginalLikelihood, Sum, Unknown, WeightPrior
 from bedl.training.engines.fused.layers import Pair
 
-__all__ = ["OutputLoss", "kernel_loss", "with_coefficients"]
-
 
 class KernelLoss:
     """Losses and their derivatives by the outputs, in one call.

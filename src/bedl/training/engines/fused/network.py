@@ -31,9 +31,6 @@ from bedl.training.engines.fused.layers import (
 )
 from bedl.training.engines.fused.losses import OutputLoss
 
-__all__ = ["FusedNetworks"]
-
-
 ACTIVATIONS = (nn.ReLU, nn.ELU, nn.GELU, nn.LeakyReLU, nn.Mish, nn.Sigmoid, nn.SiLU, nn.Softplus, nn.Tanh)
 Buffer = Callable[[str], Tensor]  # a buffer by its name. shape: as it is, or (R, *shape) where replicas differ
 
