@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from bedl._utils.errors import BEDLError
 from bedl._utils.io import in_order, write_atomically
-from bedl._utils.tensors import checksum
+from bedl._utils.storage import checksum
 from bedl.nn.layers import CORRECTION
 
 FORMAT = "bedl.training.checkpoint"

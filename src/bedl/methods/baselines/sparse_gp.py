@@ -38,7 +38,7 @@ from bedl.heads.plain import MIN_NOISE
 from bedl.heads.predictive import Predictive
 from bedl.methods.base import Method
 from bedl.methods.baselines.exact_gp import refuse_export
-from bedl.methods.baselines.wide_networks import image_of
+from bedl.methods.baselines.wide_kernels import image_of
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 from bedl.nn.draws import seeded
@@ -335,7 +335,7 @@ def sparse_gp(
 #
 # M. van der Wilk, C. Rasmussen, J. Hensman, "Convolutional Gaussian Processes", NeurIPS 2017: the plain convolutional
 # kernel with inducing patches, see `bedl.methods.baselines.sparse_gp.PatchLatent`; all else is as for "sparse-gp".
-# Which tables are images, `bedl.methods.baselines.wide_networks` says.
+# Which tables are images, `bedl.methods.baselines.wide_kernels` says.
 
 
 @register(
