@@ -88,7 +88,6 @@ def ensemble(problem: Problem, size: int = 5) -> Ensemble:
     """Plain networks of the method "deterministic", without the paper's adversarial examples.
 
     Args:
-        problem: what it is for.
         size: how many; 5 in the paper.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:

@@ -58,7 +58,6 @@ def images(
     """One network.
 
     Args:
-        problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unsure`.
         augment: whether images are shifted, turned and bent a little each time they are seen (`jittered`). Turn it off
@@ -121,7 +120,6 @@ def bedl(
     """Plain BEDL of Haussmann et al., AABI 2020.
 
     Args:
-        problem: what it is for.
         regularizer: added to the marginal likelihood, such as `PAC(strength=0.5)`.
         head: options of the head, such as ``{"beta": 10.0}`` in regression.
         samples: draws of the outputs for each point, in training and prediction; None: in closed form.
@@ -148,7 +146,6 @@ def bedl_reg(
     """BEDL+Reg of Haussmann et al., AABI 2020, with the paper's own PAC term.
 
     Args:
-        problem: what it is for.
         head: options of the head.
         samples: draws of the outputs for each point; None: in closed form.
         gain: variance of the weights' means at the start, see "bedl".
@@ -196,7 +193,6 @@ def evidence(
     """One network.
 
     Args:
-        problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unknown`.
         weight_prior: strength of `WeightPrior`; None: 30 for tables of more than two columns, of which a network of a

@@ -155,13 +155,11 @@ def mc_dropout(
 ) -> MCDropout:
     """Layers with dropout in front of each.
 
+    See `MCDropout` for `length_scale`, `samples`, `seed`.
+
     Args:
-        problem: what it is for.
         dropout: probability of being dropped; a network of the user's own has its own dropout layers.
         tau: precision of the noise in units of standardised targets; None: learned.
-        length_scale: of the prior.
-        samples: draws at prediction.
-        seed: of these draws.
     """
     head = plain_head(problem, **noise_of(tau))
     return MCDropout(dropout_network(problem, head.n_outputs, dropout), head, length_scale, samples, seed)
@@ -246,7 +244,6 @@ def fast_dropout(problem: Problem, dropout: float = 0.05, tau: float | None = No
     """Layers with dropout in front of each.
 
     Args:
-        problem: what it is for.
         dropout: probability of being dropped; a network of the user's own has its own dropout layers.
         tau: precision of the noise in units of standardised targets; None: learned.
     """
@@ -378,16 +375,13 @@ def varout(
 ) -> VarOut:
     """Layers with Gaussian weights.
 
+    See `VarOut` for `precision`, `ramp`, `samples`, `seed`.
+
     Args:
-        problem: what it is for.
         prior: ``"normal"``, as in the comparison of Haussmann et al., or ``"log-uniform"``.
-        precision: of the normal prior.
         tau: precision of the noise in units of standardised targets; None: learned. Where the noise varies, its
             largest precision.
         noise: of real targets: one for all points, or exp f2 of a second output on top of 1/tau, as BEDL has it.
-        ramp: epochs in which the divergence rises to its full weight.
-        samples: draws at prediction.
-        seed: of these draws.
     """
     if noise not in ("shared", "varying"):
         raise ValueError(f"noise must be 'shared' or 'varying', not {noise!r}")

@@ -81,7 +81,6 @@ def dvi(
     """Wu et al. 2019, with the paper's one hidden layer of 50 units on tables.
 
     Args:
-        problem: what it is for.
         noise: of real targets: of its own at each point, or one for all.
         softmax: how the expected log-likelihood of classes is found: expanded, or by `samples`.
         samples: draws for each point.

@@ -276,13 +276,9 @@ def hmc(
 ) -> HMC:
     """All weights and biases of the network, and the noise.
 
+    See `HMC` for `draws`, `chains`, `warmup`, `thin`, `steps`.
+
     Args:
-        problem: what it is for.
-        draws: in all, that are kept.
-        chains: that run side by side.
-        warmup: trajectories of each chain before the first draw.
-        thin: trajectories from one draw to the next.
-        steps: of a trajectory, at most.
         prior_scale: σ of a weight's prior, times the root of its fan-in.
         noise: of real targets: "shared" by all points, or "varying".
     """

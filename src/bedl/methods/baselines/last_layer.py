@@ -380,11 +380,11 @@ def sngp(
 ) -> SNGP:
     """A residual block for each hidden layer behind a fixed random projection of the inputs.
 
+    See `SNGP` for `n_random`, `ridge`.
+
     Args:
         problem: what it is for; a network of the user's own gives `width` features.
-        n_random: random features of the Gaussian process.
         length_scale: of its kernel.
-        ridge: its prior precision.
         bound: on the spectral norm of each block's weights.
         width: features of a network of the user's own, or of the blocks where hidden layers are "auto".
     """

@@ -285,9 +285,7 @@ def _exp(x: float) -> float:
 def pbp(problem: Problem, passes: int = 40) -> PBP:
     """Hernández-Lobato & Adams 2015, with the paper's one hidden layer of 50 units.
 
-    Args:
-        problem: what it is for.
-        passes: over all points.
+    See `PBP` for `passes`.
     """
     if problem.net is not None or len(problem.input_shape) != 1:
         raise ValueError("method 'pbp' has ReLU layers of its own, on tables; leave net out, or name another method")

@@ -311,7 +311,6 @@ def sparse_gp(
     """A squared-exponential kernel with a length scale per column, for each target or class.
 
     Args:
-        problem: what it is for.
         inducing: points that the process is known by.
         steps: of learning; None: for targets at most 300 of L-BFGS on all rows, for classes 1,000 of Adam on 256 rows.
         lr: learning rate, for classes.
@@ -357,7 +356,6 @@ def conv_gp(
     """The paper has 750 inducing patches of 5 × 5 for MNIST; the default of 100 is for a processor.
 
     Args:
-        problem: what it is for.
         inducing: patches that the process is known by.
         size: of a patch; None: 5, or 3 for images below 12 pixels.
         image: channels, height and width of a row; None: the estimator's `image_shape`, or a square of one channel.

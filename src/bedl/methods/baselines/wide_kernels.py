@@ -260,7 +260,6 @@ def nngp(
     """Lee et al. 2018, with the variances of the authors' own example.
 
     Args:
-        problem: what it is for.
         weight: variance σ_w² of the weights, times the fan-in.
         bias: variance σ_b² of the biases.
         depth: hidden layers; None: as many as `hidden_layers` has widths, 3 if it says nothing.
@@ -308,7 +307,6 @@ def convnet_gp(
     """Convolutions and ReLU in turn, then a dense layer.
 
     Args:
-        problem: what it is for.
         depth: convolutions.
         size: of their windows.
         weight: variance σ_w² of a weight, times the channels.
