@@ -14,17 +14,17 @@ from bedl.bench.tables import get, names
 RESULTS = Path(__file__).parents[1] / "results"
 INTRODUCTION = """# Tables
 
-Generated from the rows in `results/` by `make docs`; what they say is told in [results](results.md). *paper*,
-*authors* and *best* are the presets of `bedl bench`: the settings of the paper's text, those of its authors' public
-code, and every method as it comes. A figure of fewer splits than the table has is followed by their number in
-parentheses. Published figures are from the paper, or from where a line says.
+Generated from the rows in `results/` by `make docs`; discussed in [results](results.md). *paper*, *authors* and *best*
+are the presets of `bedl bench`: the settings of the paper's text, those of its authors' public code, and the default
+settings of every method. A figure of fewer splits than the table has is followed by their number in parentheses.
+Published figures are from the paper, or from the source named in the line.
 """
 
 
 CELLS = """## The paper's cells
 
 Every figure of the paper's tables of which there is a method here: as published, under the two readings of its
-settings, of the same method as it comes, and of the default, `auto`.
+settings, of the same method with its default settings, and of the default method, `auto`.
 
 | | | published | paper | authors | best | auto |
 | --- | --- | --- | --- | --- | --- | --- |"""
