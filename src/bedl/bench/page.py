@@ -191,7 +191,7 @@ def parts_card(title: str, how: str, curves: Curves, x_label: str, y_label: str)
 
 
 def ecdf_card(title: str, curves: Curves) -> str:
-    """Distribution functions of the entropies of known and of foreign images.
+    """Distribution functions of the entropies of in-domain and of OOD images.
 
     Args:
         title: plain text.

@@ -220,7 +220,7 @@ def figures() -> dict[str, Any]:
 
 
 def uci_log_likelihoods() -> list[Published]:
-    """Test log-likelihoods on UCI's standard splits: the paper's table, then figures from elsewhere.
+    """Test log-likelihoods on UCI's standard splits: the paper's table, then figures of other papers.
 
     Example:
         >>> next(p.values["energy"] for p in uci_log_likelihoods() if p.label == "BEDL+Reg")

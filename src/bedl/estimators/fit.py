@@ -51,7 +51,7 @@ class TrainingConfig:
         patience: epochs without improvement.
         held_out: how many points decide when to stop; 0: none.
         lr: learning rate of Adam, at its highest.
-        n_calibration: how many points decide how bold probabilities are; 0: none.
+        n_calibration: how many points are held out for temperature scaling; 0: none.
     """
 
     epochs: int

@@ -102,7 +102,6 @@ def mixture_of_draws(predict: Callable[[], Predictive], samples: int, seed: int,
         seed: of the draws.
         device: where the points are.
     """
-
     if torch.compiler.is_exporting():
         raise BEDLError(
             "a prediction that draws at random cannot be exported; 'fast-dropout' has the noise of 'mc-dropout' in "

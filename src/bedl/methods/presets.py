@@ -39,10 +39,10 @@ def for_images(perturbation: Perturbation, problem: Problem) -> Perturbation:
 
 
 def _image_training(n: int) -> Training:
-    """Six epochs of many images, more of few, without early stopping; some are held out to decide how bold it may be.
+    """Six epochs of many images, more of few, without early stopping; some are held out for temperature scaling.
 
-    As trained it is too cautious: images that are jittered are harder than those that it will see, and some copies are
-    data. Temperatures correct both (docs/results.md).
+    As trained it is underconfident: augmented images are harder than test images, and some synthetic OOD samples look
+    like data. Temperatures correct both (docs/experiments.md).
     """
     epochs = max(6, round(12 * (10_000 / n) ** 0.5))
     small = n < 3000
@@ -89,7 +89,7 @@ def _in_turn(kinds: Sequence[Perturbation]) -> Perturbation:
 # BEDL by name: the paper's three, and the default.
 
 
-@register_alias("auto", "the recipe that bedl stands behind")
+@register_alias("auto", "the recommended default")
 def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
     """Classes of images have a recipe of their own. Tables of numbers: a fold ensemble, which is safe on small tables
     and knows what it has not seen. One network that has to learn by steps is asked for evidence too, and stopped early,

@@ -29,7 +29,7 @@ class Training:
         batch_size: points per step.
         lr: learning rate of Adam, at its highest.
         early_stopping: whether points are held out to decide when to stop.
-        tempered: whether points are held out to decide how bold class probabilities are.
+        tempered: whether points are held out for temperature scaling.
     """
 
     epochs: int

@@ -156,7 +156,7 @@ def _checked(func: Callable, rule: Rule) -> Rule:
 def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
     """Lay rules over the table inside a `with` block, in this thread only.
 
-        Example:
+    Example:
             >>> import bedl, torch
             >>> import torch
     import torch.nn.functional as F

@@ -456,7 +456,8 @@ def with_copies(
     batch: Batch, perturbation: Perturbation | None, generator: Generator | None = None, share: float = 1.0
 ) -> Batch:
     """The batch with perturbed copies of its inputs, or of a share of them, unless it has some; a noisy input's copy is
-    as noisy."""
+    as noisy.
+    """
     if batch.perturbed is not None:
         return batch
     if perturbation is None and has_parts(batch.x):

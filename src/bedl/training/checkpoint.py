@@ -295,7 +295,7 @@ def load_weights(method: nn.Module, path: str | Path) -> None:
     """Load the weights of a checkpoint, or of `save_weights`, into a method of the same build, on any device.
 
     Raises:
-        CheckpointError: if the file is damaged, from elsewhere, or of another network; the method is left as it was.
+        CheckpointError: if the file is damaged, no checkpoint, or of another network; the method is unchanged.
     """
     content = read(Path(path))
     if "method" not in content:

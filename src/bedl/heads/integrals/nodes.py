@@ -137,7 +137,8 @@ def _sums_over_components(
     w: Tensor, v: Tensor, shift: Tensor, reference: Tensor, components: int, slopes: bool
 ) -> list[Tensor]:
     """What `_terms` gives, summed over the mixture: one by one, so that little memory is needed at a time; or all at
-    once, in a graph to be exported, where each operation has its price. shapes: as for `_terms`"""
+    once, in a graph to be exported, where each operation has its price. shapes: as for `_terms`
+    """
     mixture = LOG_EXPONENTIAL[components]
     if torch.compiler.is_dynamo_compiling() or not torch.compiler.is_exporting():
         sums = list(_terms(w, v, shift, reference, *mixture[0], slopes))

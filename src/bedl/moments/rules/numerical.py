@@ -82,7 +82,6 @@ def quadrature(function: Function, nodes: int = 32, kinks: Sequence[float] = ())
         ...     torch.asinh(bedl.Moments(torch.tensor([1.0]), 0.25)).loc
         tensor([0.8404])
     """
-
     family, points = ("Legendre", numerics.legendre(nodes)) if kinks else ("Hermite", numerics.hermite(nodes))
 
     @approximate(f"Gauss–{family} quadrature, {nodes} nodes")

@@ -250,7 +250,8 @@ class BatchPreparation:
 def _evened(copies: Sequence[Any]) -> Any:
     """As many copies for each replica: one that has fewer points has some twice. shapes: (k, *input) -> (R, k, *input)
 
-    Each copy counts as the point in its place, so that copies of padding do not count."""
+    Each copy counts as the point in its place, so that copies of padding do not count.
+    """
     most = max(map(len, copies))
     return torch.stack([own[torch.arange(most, device=own.device) % len(own)] for own in copies])
 

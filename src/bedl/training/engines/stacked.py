@@ -566,7 +566,7 @@ class ReplicaRun(Run):
 
 
 class Losses:
-    """Each replica's mean loss per epoch, as it comes about."""
+    """Each replica's mean loss per epoch, appended during training."""
 
     def __init__(self, batches: ReplicaBatches):
         self.per_epoch, self.steps = batches.per_epoch, 0

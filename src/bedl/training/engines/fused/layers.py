@@ -93,7 +93,8 @@ class FlatParameters:
 
     def refresh(self) -> Tensor:
         """Compute what depends on the parameters alone: variances, second moments. Returns each replica's divergence
-        of all Gaussian weights from N(0, 1). shape: (R,)"""
+        of all Gaussian weights from N(0, 1). shape: (R,)
+        """
         if self.in_c:
             return _kernels.training.weights(self.mean, self.logvar, self.variance, self.second_moment)
         torch.exp(self.logvar, out=self.variance)
