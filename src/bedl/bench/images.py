@@ -17,22 +17,6 @@ from bedl.data.datasets.images import load_images
 from bedl.evaluation import metrics
 from bedl.training.compile import has_fast_bfloat16
 
-__all__ = [
-    "CHECKPOINTS",
-    "Images",
-    "PAPER",
-    "RESEMBLES",
-    "class_scores",
-    "detection_scores",
-    "entropy_curve",
-    "fitted",
-    "foreign_sets",
-    "load",
-    "network_setup",
-    "settings_of",
-]
-
-
 CHECKPOINTS = "BEDL_CHECKPOINTS"  # a folder; there long trainings can be taken up again
 PAPER = ("edl", "mc-dropout", "bedl+reg", "bedl", "dvi", "varout")  # its methods on images, the quick ones first
 EPOCHS = {"mnist": 10, "cifar-1-5": 40}

@@ -16,8 +16,6 @@ from bedl.evaluation.report import svg
 from bedl.evaluation.report.layout import card, count, data, legend, number, table, text
 from bedl.evaluation.report.page import document
 
-__all__ = ["ecdf_card", "parts_card", "render", "strength_card", "sweep_cards", "write_page"]
-
 
 def write_page(results: str | os.PathLike[str], path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """One page of all tables of which there are rows, whole or not at all.

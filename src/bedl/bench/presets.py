@@ -23,9 +23,6 @@ import torch
 
 from bedl.bench.benchmark import BOTH, Preset, Published
 
-__all__ = ["Setup", "authors_options", "figures", "same_run", "setup", "uci_log_likelihoods"]
-
-
 WIDE = {"protein": 100}
 BATCHES = {"boston": 64, "energy": 8, "concrete": 16, "wine": 128, "wine-distinct": 128, "kin8nm": 32}
 CLIPPED = "gradients are clipped at norm 1"

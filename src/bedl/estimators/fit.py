@@ -30,9 +30,9 @@ from bedl.training import (
 )
 from bedl.training.callbacks import Schedule, read_history
 from bedl.training.checkpoint import as_checkpoints
-from bedl.training.correction import Correct, reset_correction
 from bedl.training.data import Points, stream_seed
 from bedl.training.engines.stacked import VectorisationError, can_fuse
+from bedl.training.loop import Correct, reset_correction
 
 __all__ = ["TrainingConfig", "fit_many", "memory_of", "partial_train", "resolve_config", "seeds_of", "train"]
 

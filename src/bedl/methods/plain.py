@@ -28,8 +28,6 @@ from bedl.objectives import Batch
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = ["BOTH", "Deterministic", "DRAWS_PER_PASS", "check_samples", "mixture_of_draws", "plain_head"]
-
 
 BOTH = ("regression", "classification")
 

@@ -25,8 +25,6 @@ from bedl.nn.tabular import PeriodicEmbedding, SkipLinear
 from bedl.objectives import PAC, HyperPrior, Known, Objective, Sum, Unknown, Unsure, WeightPrior
 from bedl.objectives.ood_samples import IMAGE, Perturbation, around_and_beyond, as_images, jittered, mirrored
 
-__all__ = ["are_images", "for_images"]
-
 
 def are_images(problem: Problem) -> bool:
     """Whether the points are images: of shape (channels, height, width), or rows that are images of a known shape."""
@@ -60,7 +58,6 @@ def images(
     """One network.
 
     Args:
-        problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unsure`.
         augment: whether images are shifted, turned and bent a little each time they are seen (`jittered`). Turn it off
@@ -123,7 +120,6 @@ def bedl(
     """Plain BEDL of Haussmann et al., AABI 2020.
 
     Args:
-        problem: what it is for.
         regularizer: added to the marginal likelihood, such as `PAC(strength=0.5)`.
         head: options of the head, such as ``{"beta": 10.0}`` in regression.
         samples: draws of the outputs for each point, in training and prediction; None: in closed form.
@@ -150,7 +146,6 @@ def bedl_reg(
     """BEDL+Reg of Haussmann et al., AABI 2020, with the paper's own PAC term.
 
     Args:
-        problem: what it is for.
         head: options of the head.
         samples: draws of the outputs for each point; None: in closed form.
         gain: variance of the weights' means at the start, see "bedl".
@@ -198,7 +193,6 @@ def evidence(
     """One network.
 
     Args:
-        problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unknown`.
         weight_prior: strength of `WeightPrior`; None: 30 for tables of more than two columns, of which a network of a

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from bedl._utils.errors import BEDLError
 from bedl.methods.base import Method
 
-__all__ = ["Problem", "MethodSpec", "Training", "UnknownMethodError", "get", "names", "register", "resolve"]
-
 
 class UnknownMethodError(BEDLError, ValueError):
     """There is no method of this name, or it cannot do what is asked for."""

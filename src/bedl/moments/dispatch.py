@@ -16,9 +16,6 @@ from torch.autograd import Function
 
 from bedl._utils.errors import UnsupportedOperationError, function_name
 
-__all__ = ["dispatch", "register_rule", "use_rules"]
-
-
 Rule = Callable[..., Any]
 
 _RULES: dict[Callable, Rule] = {}  # filled by bedl.moments.rules and register_rule

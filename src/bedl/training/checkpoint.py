@@ -26,38 +26,8 @@ from torch import Tensor, nn
 
 from bedl._utils.errors import BEDLError
 from bedl._utils.io import in_order, write_atomically
-from bedl._utils.tensors import checksum
+from bedl._utils.storage import checksum
 from bedl.nn.layers import CORRECTION
-
-__all__ = [
-    "CheckpointError",
-    "Checkpoints",
-    "FORMAT",
-    "CheckpointTimer",
-    "VERSION",
-    "as_checkpoints",
-    "build_of",
-    "capture",
-    "capture_torch",
-    "checksum",
-    "compare_settings",
-    "compare_tensors",
-    "flatten",
-    "gather_json",
-    "latest",
-    "load_weights",
-    "prune",
-    "read",
-    "restore",
-    "restore_torch",
-    "resume_from",
-    "save_weights",
-    "seed",
-    "tensors_from_lists",
-    "unflatten",
-    "write",
-]
-
 
 FORMAT = "bedl.training.checkpoint"
 VERSION = 2

@@ -19,9 +19,6 @@ from bedl.bench.images import (
 )
 from bedl.bench.presets import SAME, figures
 
-__all__ = ["TABLE"]
-
-
 OUT_OF_DOMAIN = {"mnist": "fashion", "cifar-1-5": "cifar-6-10"}  # the paper's
 FURTHER = ("cifar-grey", "turned", "inverted", "noise", "latin", "greek", "strokes", "digits")
 

@@ -48,9 +48,9 @@ def serve(
       bedl serve model.onnx --host 0.0.0.0 --reference held-out.csv
     """
     from bedl.data import open_table
+    from bedl.deploy.serve import ServeOptions
+    from bedl.deploy.serve import serve as run
     from bedl.estimators.tabular import load
-    from bedl.integrations.serve import ServeOptions
-    from bedl.integrations.serve import serve as run
 
     table = {"handle_unknown": handle_unknown, "extra": extra, "on_foreign_values": on_foreign_values}
     options = ServeOptions(coverage, table, max_rows, int(max_megabytes * 2**20), timeout)

@@ -10,19 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from bedl.evaluation.metrics._checks import Floats, MetricError, as_labels, as_rows, as_table
 from bedl.evaluation.metrics.ranking import aupr, auroc
 
-__all__ = [
-    "ReliabilityCurve",
-    "accuracy",
-    "balanced_accuracy",
-    "brier",
-    "confusion",
-    "ece",
-    "entropy",
-    "nll_categorical",
-    "one_vs_rest",
-    "reliability_curve",
-]
-
 
 def nll_categorical(labels: ArrayLike, log_probabilities: ArrayLike) -> float:
     """Negative log-probability of the labels, mean −log p(label), in nats.

@@ -14,20 +14,6 @@ from numpy.typing import ArrayLike
 
 from bedl.evaluation.metrics._checks import Floats, MetricError, as_rows
 
-__all__ = [
-    "ECDF",
-    "RiskCoverage",
-    "ThresholdCurve",
-    "aupr",
-    "aurc",
-    "auroc",
-    "ecdf",
-    "ecdf_auc",
-    "fpr_at_tpr",
-    "risk_coverage",
-    "threshold_curve",
-]
-
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """Area under the ROC curve: P(out > in) + ½ P(out = in). 0.5 is chance, 1 is perfect. shapes: (n,), (m,)

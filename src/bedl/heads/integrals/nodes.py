@@ -16,24 +16,6 @@ from torch import Tensor
 from bedl import _kernels
 from bedl._utils.autograd import apply, first_order_only
 
-__all__ = [
-    "LOGISTIC",
-    "LOG_EXPONENTIAL",
-    "NUMBERS",
-    "Race",
-    "log_survival_and_density",
-    "erf",
-    "log_mean_softmax",
-    "pull_back",
-    "race",
-    "quadrature_nodes",
-    "run",
-    "second_order",
-    "settle_small",
-    "small_variances",
-]
-
-
 # (probability, mean, variance), the widest component first: `log_survival_and_density` scales by that one
 LOG_EXPONENTIAL: dict[int, tuple[tuple[float, float, float], ...]] = {
     4: (

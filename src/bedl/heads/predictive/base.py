@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-__all__ = ["PaperSplit", "Predictive", "register"]
-
 
 P = TypeVar("P", bound="Predictive")
 

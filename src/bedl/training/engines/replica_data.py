@@ -14,8 +14,6 @@ from bedl.methods import Batch
 from bedl.nn.calling import join_parts, map_parts
 from bedl.training.data import as_points, cast, global_batches, stream_seed
 
-__all__ = ["BatchPrefetcher", "BatchPreparation", "Joined", "ReplicaBatch", "ReplicaBatches"]
-
 
 class ReplicaBatch(NamedTuple):
     """One step's points of all replicas.

@@ -49,17 +49,6 @@ from bedl.training.engines.replica_data import (
 )
 from bedl.training.loop import Run, Settings
 
-__all__ = [
-    "ActiveReplicas",
-    "ReplicaRun",
-    "StackedNetworks",
-    "VectorAdam",
-    "VectorisationError",
-    "can_fuse",
-    "clipping",
-    "norms",
-]
-
 
 class VectorisationError(BEDLError, RuntimeError):
     """Networks that can be trained one by one, and not as one."""

@@ -15,21 +15,6 @@ from bedl.moments.numerics import NEGLIGIBLE
 from bedl.moments.rules.relu import relu_moments, relu_moments_backward
 from bedl.nn.tabular import soft_clip
 
-__all__ = [
-    "Activation",
-    "Affine",
-    "Chain",
-    "Codes",
-    "Embedding",
-    "Layer",
-    "Pair",
-    "FlatParameters",
-    "Scaling",
-    "Shortcut",
-    "Weight",
-    "parameter_order",
-]
-
 
 def parameter_order(names: Sequence[str]) -> list[str]:
     """The order of parameters in a row: means, their log-variances in the same order, all others.
