@@ -3,7 +3,7 @@
 from bedl.moments.rules._base import variance_products
 from bedl.moments.rules.correlated import shared_draws
 from bedl.nn.convert import bayesianize, deterministic, kept_deterministic, warn_if_deterministic
-from bedl.nn.correction import correct_variances, remove_correction
+from bedl.nn.correction import correct_variances, remove_correction, std_ratio
 from bedl.nn.layers import (
     GaussianBilinear,
     GaussianConv1d,
@@ -46,6 +46,7 @@ __all__ = [
     "kept_deterministic",
     "check_not_cached",
     "remove_correction",
+    "std_ratio",
     "sampled",
     "shared_draws",
     "variance_products",

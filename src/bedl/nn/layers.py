@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bedl._utils.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
@@ -444,7 +445,8 @@ class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
         in_dims = (axis, axis, axis, None if key_padding_mask is None else 0)
         out_dims = (axis, 0 if need_weights else None)
         each: Any = torch.func.vmap(one, in_dims, cast(Any, out_dims), randomness="different")
-        return each(*(point_value(x) for x in (query, key, value)), key_padding_mask)
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no batching rule
+            return each(*(point_value(x) for x in (query, key, value)), key_padding_mask)
 
     def n_points(self, query: Any, *inputs: Any, **kwargs: Any) -> int:
         return query.shape[self.point_axis]
