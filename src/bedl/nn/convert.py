@@ -264,7 +264,7 @@ def _check_variances(module: nn.Module, variances: Mapping[str, torch.Tensor]) -
         if not isinstance(variance, torch.Tensor) or variance.shape != parameters[name].shape:
             given = tuple(variance.shape) if isinstance(variance, torch.Tensor) else type(variance).__name__
             raise ValueError(
-                f"bayesianize: the variance of {name!r} has shape {tuple(parameters[name].shape)}, not {given}"
+                f"bayesianize: the variance of {name!r} must have shape {tuple(parameters[name].shape)}, not {given}"
             )
         if not bool((variance >= 0).all() & variance.isfinite().all()):
             raise ValueError(
