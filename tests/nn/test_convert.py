@@ -105,7 +105,7 @@ def test_a_slip_does_not_leave_a_net_deterministic(net):
     with pytest.raises(ValueError, match="Conv2d"):
         bedl.bayesianize(net, include=[nn.Linear, nn.Conv2d])
     with pytest.raises(bedl.BEDLError, match="no layer to convert"):
-        bedl.bayesianize(nn.EmbeddingBag(3, 4))
+        bedl.bayesianize(nn.BatchNorm1d(3))
     with pytest.raises(TypeError, match=r"takes an nn\.Module"):
         bedl.bayesianize(torch.relu)
 
@@ -136,7 +136,7 @@ def test_every_layer_type_goes_there_and_back():
         nn.Linear(3, 2), nn.Conv1d(2, 2, 3), nn.Conv2d(2, 2, 3), nn.Conv3d(1, 1, 2), nn.ConvTranspose1d(2, 2, 3),
         nn.ConvTranspose2d(2, 2, 3), nn.ConvTranspose3d(1, 1, 2), nn.Embedding(4, 2, padding_idx=1),
         nn.Bilinear(2, 3, 2),
-        nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2, kdim=3, vdim=5),
+        nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2, kdim=3, vdim=5), nn.EmbeddingBag(4, 2),
     ])  # fmt: skip
     bayesian = bedl.bayesianize(layers)
     assert all(isinstance(m, GaussianLayer) for m in bayesian)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from bedl.heads.predictive import Prediction
 from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn import fused, warn_if_deterministic
@@ -19,7 +20,6 @@ from bedl.objectives.ood_samples import Perturbation, varied
 
 if TYPE_CHECKING:
     from bedl.heads import Head
-    from bedl.heads.predictive import Predictive
 
 __all__ = ["BEDL"]
 
@@ -27,7 +27,7 @@ __all__ = ["BEDL"]
 _PAPER = PAC()
 
 
-class BEDL(Method):
+class BEDL(Method[Prediction]):
     """A network with Gaussian weights, a head and what is minimised.
 
     Args:
@@ -58,7 +58,7 @@ class BEDL(Method):
     def __init__(
         self,
         net: nn.Module,
-        head: Head,
+        head: Head[Prediction],
         regularizer: Objective | Sum | None = _PAPER,
         augment: Perturbation | None = None,
         *,
@@ -69,8 +69,9 @@ class BEDL(Method):
         self.net, self.head, self.augment, self.output = net, head, augment, output
         self.objective = Sum(MarginalLikelihood()) if regularizer is None else MarginalLikelihood() + regularizer
 
-    def forward(self, x: Any) -> Predictive:
-        return self.head(self.outputs(x))
+    def forward(self, x: Any) -> Prediction:
+        prediction: Prediction = self.head(self.outputs(x))
+        return prediction
 
     def outputs(self, x: Any) -> Moments:
         """What the head reads. x: shape (n, *input), or several; result: shape (n, n_outputs)"""

@@ -13,9 +13,11 @@ from bedl.nn.layers import (
     GaussianConvTranspose2d,
     GaussianConvTranspose3d,
     GaussianEmbedding,
+    GaussianEmbeddingBag,
     GaussianLayer,
     GaussianLinear,
     GaussianMultiheadAttention,
+    GaussianParameter,
 )
 from bedl.nn.recurrent import GaussianGRU, GaussianGRUCell, GaussianLSTM, GaussianLSTMCell, GaussianRNN, GaussianRNNCell
 from bedl.nn.sampling import cached_weights, check_not_cached, drawn_function, sampled
@@ -29,6 +31,7 @@ __all__ = [
     "GaussianConvTranspose2d",
     "GaussianConvTranspose3d",
     "GaussianEmbedding",
+    "GaussianEmbeddingBag",
     "GaussianGRU",
     "GaussianGRUCell",
     "GaussianLSTM",
@@ -36,6 +39,7 @@ __all__ = [
     "GaussianLayer",
     "GaussianLinear",
     "GaussianMultiheadAttention",
+    "GaussianParameter",
     "GaussianRNN",
     "GaussianRNNCell",
     "bayesianize",

@@ -21,7 +21,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from bedl._utils.errors import BEDLError
 from bedl.nn import layers, recurrent
 from bedl.nn.compat import patch_isinstance_checks, patch_libraries
-from bedl.nn.derived import computed_by, copied, make_weights_plain, type_of
+from bedl.nn.derived import Net, computed_by, copied, make_weights_plain, type_of
 from bedl.nn.layers import GaussianMultiheadAttention
 
 __all__ = ["GAUSSIAN_LAYERS", "gaussian_class_of"]
@@ -37,6 +37,7 @@ GAUSSIAN_LAYERS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.ConvTranspose2d: layers.GaussianConvTranspose2d,
     nn.ConvTranspose3d: layers.GaussianConvTranspose3d,
     nn.Embedding: layers.GaussianEmbedding,
+    nn.EmbeddingBag: layers.GaussianEmbeddingBag,
     nn.Bilinear: layers.GaussianBilinear,
     nn.MultiheadAttention: GaussianMultiheadAttention,
     nn.RNN: recurrent.GaussianRNN,
@@ -107,22 +108,22 @@ Selector = Callable[[str, nn.Module], bool] | str | type[nn.Module] | Iterable[A
 
 
 def bayesianize(
-    module: nn.Module,
+    module: Net,
     *,
     include: Selector = None,
     exclude: Selector = None,
     init_logvar: float = layers.INIT_LOGVAR,
     keep_means: bool = True,
     variances: str | Mapping[str, torch.Tensor] = "full",
-) -> nn.Module:
+) -> Net:
     """A copy of `module` whose weight-carrying layers are Gaussian; its own forward() runs unchanged.
 
     Layers are converted by type (a subclass of `nn.Linear` with a forward of its own is not): linear, bilinear,
-    convolution, transposed convolution, embedding, multi-head attention, recurrent layers and their cells. Everything
-    else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Methods that ask
-    `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)` take Moments for a tensor. Where a function elsewhere asks,
-    `bedl.check(module, example_input)` finds out: it runs both networks, with all variances zero, and names the module
-    where they part.
+    convolution, transposed convolution, embedding and embedding bags, multi-head attention, recurrent layers and their
+    cells. Everything else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it.
+    Methods that ask `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)` take Moments for a tensor. Where a function
+    elsewhere asks, `bedl.check(module, example_input)` finds out: it runs both networks, with all variances zero, and
+    names the module where they part.
     Weights that are computed (weight norm, spectral norm, parametrisations) become means as they are now, free of
     what computed them, with a warning; `exclude` keeps a layer as it is.
 
@@ -223,7 +224,7 @@ def bayesianize(
     return result
 
 
-def deterministic(module: nn.Module) -> nn.Module:
+def deterministic(module: Net) -> Net:
     """A copy of `module` with every Gaussian layer back as the torch layer, its weights at their means.
 
     Example:

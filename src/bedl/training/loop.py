@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from bedl.training import checkpoint
-from bedl.training.callbacks import WARMUP, Callback, EarlyStopping, EarlyStoppingState, Row, Schedule
+from bedl.training.callbacks import WARMUP, Callback, EarlyStopping, EarlyStoppingState, MakeScheduler, Row, Schedule
 from bedl.training.checkpoint import CheckpointError, Checkpoints, CheckpointTimer, compare_settings, resume_from
 from bedl.training.compile import Compile
 from bedl.training.correction import Correct
@@ -76,7 +76,7 @@ class Settings:
 
     epochs: int
     batch_size: int
-    schedule: Schedule = WARMUP
+    schedule: Schedule | MakeScheduler = WARMUP
     gradient: GradientOptions = GradientOptions()
     early_stopping: EarlyStopping | None = None
     checkpoints: Checkpoints | None = None
