@@ -20,8 +20,8 @@ from bedl.deploy import ExportError
 from bedl.heads import MeanVariance
 from bedl.nn import kept_deterministic
 from bedl.nn.check import Report
-from bedl.training.correction import MIN_STEPS, correct_after_fit
 from bedl.training.data import as_points
+from bedl.training.loop import MIN_STEPS, correct_after_fit
 from tests.nn.architectures import ARCHITECTURES, build, output
 from tests.nn.trained_architectures import TRAINED, std_ratio, trained
 

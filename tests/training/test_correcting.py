@@ -9,7 +9,7 @@ from torch import nn
 import bedl
 from bedl import GaussianConv2d, GaussianLinear
 from bedl.nn import GaussianLayer
-from bedl.training import correction, fit
+from bedl.training import fit, loop
 from tests.nn.trained_architectures import std_ratio, trained
 
 SEVERAL = ["graph network", "GroupNorm ResNet", "WaveNet", "transformer encoder"]
@@ -56,7 +56,7 @@ def ratio(method, x):
 
 
 def test_a_network_that_averages_is_right_after_fit(monkeypatch):
-    monkeypatch.setattr(correction, "MIN_STEPS", 4)
+    monkeypatch.setattr(loop, "MIN_STEPS", 4)
     x, _ = data(16)
     assert ratio(fitted(correct=False), x) < 0.8
     assert ratio(fitted(), x) == pytest.approx(1, abs=0.05)
@@ -73,7 +73,7 @@ def test_outputs_stay_as_sure_as_they_were_learned_to_be():
 
 def test_methods_that_draw_are_left_alone(monkeypatch):
     """What they predict is that of the draws already, and comes from the weights' variances as they are."""
-    monkeypatch.setattr(correction, "MIN_STEPS", 1)
+    monkeypatch.setattr(loop, "MIN_STEPS", 1)
 
     class Drawn(bedl.methods.Method):
         def __init__(self, net):
@@ -119,7 +119,7 @@ def test_more_training_starts_from_the_weights_as_they_are():
 
 
 def test_a_network_whose_standard_deviations_are_right_is_left_alone(monkeypatch):
-    monkeypatch.setattr(correction, "MIN_STEPS", 4)
+    monkeypatch.setattr(loop, "MIN_STEPS", 4)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), GaussianLinear(36, 8), nn.ReLU(), GaussianLinear(8, 2))
     method = bedl.BEDL(net, bedl.Dirichlet(2), regularizer=None)
@@ -156,8 +156,8 @@ def test_networks_of_other_kinds_are_right_after_fit(name):
 
 
 def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(correction, "MIN_STEPS", 1)
-    monkeypatch.setattr(correction, "MAX_WEIGHT_DRAWS", 1e3)
+    monkeypatch.setattr(loop, "MIN_STEPS", 1)
+    monkeypatch.setattr(loop, "MAX_WEIGHT_DRAWS", 1e3)
     assert not is_corrected(fitted(correct="auto").net)
     assert "correct_variances" in caplog.text
     with pytest.raises(ValueError, match="correct must be"):
@@ -186,7 +186,7 @@ def test_inputs_that_were_not_learned_from_are_preferred():
     held_out = torch.rand(20, 1, 6, 6, generator=torch.Generator().manual_seed(1)) + 0.2
     method = fitted(correct=True, validation=(held_out, torch.zeros(20).long()))
     found = [factor.clone() for factor in factors(method.net)]
-    bedl.nn.correct_variances(method.net, held_out, draws=correction.DRAWS, keep=True)
+    bedl.nn.correct_variances(method.net, held_out, draws=loop.DRAWS, keep=True)
     for a, b in zip(found, factors(method.net), strict=True):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)  # weights' variances were rounded on the way
 

@@ -115,7 +115,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# Comparisons and benches as tables on stdout, and their rows as they come.
+# Comparisons and benchmarks as tables on stdout, and progress row by row.
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def print_comparison(found: Comparison) -> None:
         table.add_row(row["method"], *(_cell(row, name, known[name].share) for name in names),
                       *(_cell({name: row.get(name)}, name, False) for name in TIMES))  # fmt: skip
     if found.constant:
-        table.add_row("one answer for all", *(_cell(found.constant, name, known[name].share) for name in names), "", "")
+        table.add_row("constant baseline", *(_cell(found.constant, name, known[name].share) for name in names), "", "")
     Console(highlight=False).print(table)
     for name, why in found.refused.items():
         say(f"  - {name}: {why}")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from bedl._utils.arguments import RecordsArguments
+from bedl._utils.storage import RecordsArguments
 from bedl.heads.predictive import Prediction
 from bedl.methods import storage
 from bedl.moments import Moments
@@ -26,8 +26,6 @@ from bedl.objectives import Batch
 if TYPE_CHECKING:
     from bedl.heads import Head
     from bedl.objectives import Sum
-
-__all__ = ["FitMode", "Method"]
 
 
 FitMode = Literal["gradient", "direct", "members"]

@@ -21,8 +21,6 @@ from bedl.objectives.ood_samples import Perturbation, varied
 if TYPE_CHECKING:
     from bedl.heads import Head
 
-__all__ = ["BEDL"]
-
 
 _PAPER = PAC()
 

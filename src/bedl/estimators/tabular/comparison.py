@@ -214,7 +214,7 @@ def compare(
         methods: their names; None: all that serve the task and whose packages are there.
         splits: into rows to learn from and rows held out, at random, the same for all methods.
         holdout: share of the rows that are held out.
-        ood: a table of foreign rows that a model should be unsure of.
+        ood: a table of out-of-distribution rows.
         leave_out: a class that is not learned; its rows are the foreign ones.
         task: the name of a task of `bedl.evaluation.tasks`, or "auto".
         coverage: share of the targets that intervals are to hold.
@@ -296,7 +296,7 @@ def _try(trial: _Trial, name: str, split: int, rows: ResultRows, refused: dict[s
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The table as numbers: rows, and foreign rows if there are any.
+    """The table as numbers: rows, and OOD rows if there are any.
 
     Attributes:
         x, y: shapes (n, features), (n, *targets)
@@ -343,7 +343,7 @@ def _without_class(
     if y.dtype.kind != "i" or y.ndim != 1 or not found:
         raise DataError(f"there is no class {leave_out!r} to leave out; the classes are {', '.join(map(str, names))}")
     if ood is not None:
-        raise DataError("foreign rows are those of another table (ood) or of a class (leave_out), not both")
+        raise DataError("OOD rows come from another table (ood) or from a class (leave_out), not both")
     if len(names) < 3:
         raise DataError(f"leaving out {leave_out!r} leaves fewer than two classes")
     own = np.asarray(y) == found[0]
@@ -386,7 +386,7 @@ class _Trial:
         if name not in self.records:
             kept, out = self._split(split)
             self.records[name] = self._record(self._fitted(name, split, kept), out)
-        title = f"{name}: how sure is it about {self.work.target}?"
+        title = f"{name}: predictions of {self.work.target}"
         return dataclasses.replace(self.records[name], title=title, about={"method": name})
 
     def _split(self, split: int) -> tuple[np.ndarray, np.ndarray]:
