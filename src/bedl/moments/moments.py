@@ -22,6 +22,7 @@ from bedl.moments.dispatch import dispatch, refusal
 
 
 View = Callable[[Tensor], Tensor]
+REAL = "Moments are real: let real and imaginary parts be entries of their own, torch.view_as_real(x).flatten(-2)"
 
 
 def variance_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -81,7 +82,8 @@ class Moments:
             raise TypeError(f"Moments: loc must be a torch.Tensor, not {type(loc).__name__}")
         if not loc.is_floating_point():
             raise TypeError(
-                f"Moments: loc must be floating point, not {loc.dtype}; convert it first, for example with .float()"
+                f"Moments: loc must be floating point, not {loc.dtype}; "
+                + (REAL if loc.is_complex() else "convert it first, for example with .float()")
             )
         wide = variance_dtype(loc.dtype)
         if not isinstance(variance, Tensor):

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bedl.moments import Moments, variance_dtype
 from bedl.moments.dispatch import refusal
+from bedl.moments.moments import REAL
 from bedl.moments.rules._base import LayerWeight, rounded
 
 Operand = Moments | Tensor
@@ -86,7 +87,8 @@ def product(
         raise refusal(torch.matmul, "both factors are the same random values, not independent ones")
     for operand in (a, b):
         if not operand.is_floating_point():
-            raise TypeError(f"a product with Moments needs floating-point operands, not {operand.dtype}; use .float()")
+            remedy = REAL if operand.is_complex() else "use .float()"
+            raise TypeError(f"a product with Moments needs floating-point operands, not {operand.dtype}; {remedy}")
     loc = (mean_op or op)(loc_of(a), loc_of(b))
     with full_precision(loc.device):
         terms = []
