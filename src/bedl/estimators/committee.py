@@ -149,6 +149,7 @@ class ClassCommittee(Committee):
 
     Attributes:
         temperatures, weights: of the members. shapes: (members,)
+        probabilities, observed: of rows held out, and their labels. shapes: (n, C), (n,)
     """
 
     def __init__(self, members: Members, n_classes: int):
@@ -174,7 +175,7 @@ class ClassCommittee(Committee):
         self.temperatures = np.exp(best)
         density = np.exp(np.stack([_tempered(said[:, m], t)[rows, y] for m, t in enumerate(self.temperatures)], 1))
         self.weights = _mixture(density, weight)
-        self.probabilities = self._mixed(said)
+        self.probabilities, self.observed = self._mixed(said), y
 
     def _mixed(self, said: np.ndarray) -> np.ndarray:
         """Probabilities, of what members say. shape: (n, C)"""

@@ -13,10 +13,14 @@ from bedl.estimators.inputs import Related, cut_in_folds
 from bedl.evaluation.tasks import held_out_factors
 from bedl.heads.predictive import CategoricalPredictive, NormalPredictive
 
-__all__ = ["BASELINES", "Baseline"]
+__all__ = ["Baseline"]
 
 
-BASELINES = {"boosting": "HistGradientBoosting", "extra-trees": "ExtraTrees", "linear": "Pipeline"}
+CLASSES = {
+    "boosting": "HistGradientBoosting",
+    "extra-trees": "ExtraTrees",
+    "linear": "Pipeline",
+}  # whose names begin so
 TASKS = ("regression", "classification")
 
 
@@ -27,7 +31,7 @@ class Baseline:
     intervals; or a temperature for the probabilities of classes. The model itself learns from all rows.
 
     Args:
-        name: which one, of `BASELINES`.
+        name: which one, of `comparison.BASELINES`.
         task: "regression" or "classification".
         seed: of the folds.
     """
@@ -90,5 +94,5 @@ class Baseline:
 
 def _maker(name: str, task: str, n: int, n_targets: int) -> Any:
     """The model of that name among the members of a committee; None: it is not one of them."""
-    found = (maker for maker in default_members(task, n, n_targets) if type(maker).__name__.startswith(BASELINES[name]))
+    found = (maker for maker in default_members(task, n, n_targets) if type(maker).__name__.startswith(CLASSES[name]))
     return next(found, None)

@@ -20,8 +20,6 @@ from bedl._utils.io import RowFile
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
 from bedl.data.roles import read_roles
 from bedl.data.unknown import UnknownValues
-from bedl.estimators.inputs import Related, held_out
-from bedl.estimators.tabular.baselines import BASELINES, Baseline
 from bedl.estimators.tabular.fitting import ReadingSettings, fit_arguments, target_of
 from bedl.estimators.tabular.folder import read_json, write_json
 from bedl.estimators.tabular.model import TableCallback
@@ -190,7 +188,8 @@ class ResultRows:
 # Which method for my data? Several on the same splits of a table.
 
 
-SHORT = ("auto", "ensemble", "bedl", "linear", "extra-trees", "boosting")  # methods, unless others are named
+BASELINES = ("linear", "extra-trees", "boosting")  # of scikit-learn, see `baselines`
+SHORT = ("auto", "ensemble", "bedl", *BASELINES)  # methods, unless others are named
 TIMED = 1000  # rows whose prediction is timed; the same ones again if fewer are held out
 REFUSALS = (ValueError, TypeError, NotImplementedError, ImportError)
 
@@ -291,6 +290,7 @@ def _methods(wanted: Sequence[str] | str | None, work: _Work, n: int) -> tuple[l
 
     n: how many rows they learn from.
     """
+    from bedl.estimators.tabular.baselines import Baseline
     from bedl.methods import Problem, registry
 
     everything = [*registry.names(), *BASELINES]
@@ -424,6 +424,8 @@ class _Trial:
     """
 
     def __init__(self, work: _Work, settings: dict[str, Any], splits: int, holdout: float, coverage: float, seed: int):
+        from bedl.estimators.inputs import Related
+
         self.work, self.settings, self.coverage, self.seed = work, settings, coverage, seed
         self.count = max(1, round(holdout * len(work.x)))  # rows held out
         self.related = Related.of(len(work.x), work.roles.get("groups"), work.roles.get("order"))
@@ -458,6 +460,8 @@ class _Trial:
         return dataclasses.replace(self.records[name], title=title, about={"method": name})
 
     def _split(self, split: int) -> tuple[np.ndarray, np.ndarray]:
+        from bedl.estimators.inputs import held_out
+
         n, classes = len(self.work.x), tasks.get(self.work.task).column == "class"
         seed = int(np.random.SeedSequence([self.seed, split]).generate_state(1)[0])
         rows = np.arange(n)
@@ -469,6 +473,7 @@ class _Trial:
 
     def _fitted(self, name: str, split: int, kept: np.ndarray) -> Any:
         import bedl.estimators
+        from bedl.estimators.tabular.baselines import Baseline
 
         work, task = self.work, tasks.get(self.work.task)
         rows = np.array(work.x[kept]), np.array(work.y[kept])
