@@ -25,7 +25,7 @@ from botorch.test_functions import Branin, Hartmann
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from bedl.integrations.botorch import BEDLModel
+from bedl.deploy.botorch import BEDLModel
 
 F64 = torch.float64
 

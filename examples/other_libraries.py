@@ -13,7 +13,7 @@ from botorch.acquisition import qLogNoisyExpectedImprovement
 from botorch.optim import optimize_acqf
 from botorch.test_functions import Branin
 
-from bedl.integrations.botorch import BEDLModel
+from bedl.deploy.botorch import BEDLModel
 
 
 def main() -> None:

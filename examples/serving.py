@@ -12,7 +12,7 @@ import pandas as pd
 from fastapi.testclient import TestClient
 
 import bedl
-from bedl.integrations.serve import create_app
+from bedl.deploy.serve import create_app
 
 
 def main() -> None:

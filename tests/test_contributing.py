@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bedl import BEDL, PAC, GaussianLinear, Normal, fit
-from bedl.methods import Batch, Method
+from bedl import BEDL, PAC, BEDLRegressor, GaussianLinear, Normal, fit
+from bedl.bench.benchmark import Cell
+from bedl.methods import Batch, Method, registry
 from bedl.moments import Moments, dispatch
 from bedl.moments.rules import table
 from tests import recipes
-from tests.rules import test_elementwise
+from tests.rules import test_elementwise, test_whole_range
 
 SECTIONS = sorted({block.section for block in recipes.blocks()})
 
@@ -45,6 +46,7 @@ def test_an_activation_passes_the_tests_of_its_neighbours(monkeypatch: pytest.Mo
         test_elementwise.test_extremes_in_float32(case)
         test_elementwise.test_float32_agrees_with_float64(case)
         test_elementwise.test_gradients(case)
+        test_whole_range.test_over_all_of_float32(case)
         for dtype in (torch.float32, torch.float64):
             test_elementwise.test_without_variance_it_is_the_plain_function(case, dtype)
         for value in (0.0, 1.0, -1.0, 3.0):
@@ -52,8 +54,9 @@ def test_an_activation_passes_the_tests_of_its_neighbours(monkeypatch: pytest.Mo
 
 
 def test_a_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
     (module,) = recipes.follow("Add a method", monkeypatch)
-    (kind,) = (value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__)
+    kind = module.MyMethod  # type: ignore[union-attr]
     assert issubclass(kind, Method)
     torch.manual_seed(0)
     x = torch.randn(200, 2)
@@ -63,6 +66,8 @@ def test_a_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     fit(method, (x, y), epochs=40, optimizer=optimizer, fabric={"accelerator": "cpu"})
     prediction = method.predict(x)
     assert (prediction.mean[:, 0] - y).square().mean().sqrt() < 0.2
+    by_name = BEDLRegressor(method="my-method", epochs=2, device="cpu", random_state=0).fit(x.numpy(), y.numpy())
+    assert by_name.predict(x.numpy()).shape == (200,)
 
 
 def test_a_head_is_integrated_by_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +81,13 @@ def test_a_head_is_integrated_by_sampling(monkeypatch: pytest.MonkeyPatch) -> No
     prediction = head(f)
     assert prediction.data.item() == pytest.approx(0.25)
     assert prediction.model.item() == pytest.approx(2.0, rel=0.06)
+
+
+def test_a_bench_table_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,) = recipes.follow("Add a bench table", monkeypatch)
+    result = module.TABLE.work(Cell("rows", "200", "bedl", "best"))  # type: ignore[union-attr]
+    assert set(result.metrics) == {column.metric for column in module.TABLE.columns}  # type: ignore[union-attr]
+    assert result.metrics["rmse"] < 0.3
 
 
 def test_an_objective_adds_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

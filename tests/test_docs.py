@@ -32,6 +32,25 @@ def test_the_code_of_a_guide_runs(path: Path) -> None:
     pytest.importorskip("sklearn")
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])
+    run_code_of(path)
+
+
+@pytest.mark.slow
+def test_the_code_of_the_readme_runs_and_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    run_code_of(ROOT / "README.md")
+    shown = re.search(r"^```text\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert shown
+    head, *rows = shown[1].splitlines()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == head.split()
+    for row, found in zip(rows, printed[1:]):  # noqa: B905
+        for a, b in zip(row.split(), found.split(), strict=True):
+            assert abs(float(a) - float(b)) <= max(2, 0.1 * float(a)), f"README shows {row!r}, it prints {found!r}"
+
+
+def run_code_of(path: Path) -> None:
+    """Run all Python blocks of a page in one scope."""
     text = path.read_text("utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     assert blocks
@@ -66,25 +85,25 @@ def test_the_tables_are_those_of_the_rows() -> None:
     assert (DOCS / "tables.md").read_text("utf-8") == page, "run `make docs`"
 
 
-def rooms_of_the_map(text: str) -> list[str]:
-    """Names in the column `room` or `rooms` of the table that has one."""
+def packages_of_the_map(text: str) -> list[str]:
+    """Names in the column `package` or `packages` of the table that has one."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-    heads = [(number, row) for number, row in enumerate(rows) if {"room", "rooms"} & set(row)]
-    assert len(heads) == 1, "one table of rooms"
+    heads = [(number, row) for number, row in enumerate(rows) if {"package", "packages"} & set(row)]
+    assert len(heads) == 1, "one table of packages"
     start, head = heads[0]
-    column = next(place for place, cell in enumerate(head) if cell in ("room", "rooms"))
+    column = next(place for place, cell in enumerate(head) if cell in ("package", "packages"))
     same = itertools.takewhile(lambda row: len(row) == len(head), rows[start + 2 :])
     return [name for row in same for name in re.findall(r"`(\w+)/?`", row[column])]
 
 
 @pytest.mark.parametrize("path", [DOCS / "design.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
-def test_the_map_lists_the_rooms_that_exist(path: Path) -> None:
+def test_the_map_lists_the_packages_that_exist(path: Path) -> None:
     source = ROOT / "src" / "bedl"
-    rooms = {module.stem for module in source.glob("[a-z]*.py")}
-    rooms |= {init.parent.name for init in source.glob("*/__init__.py")}
-    listed = rooms_of_the_map(path.read_text("utf-8"))
-    assert not rooms - set(listed), f"the table of rooms in {path.name} lacks {sorted(rooms - set(listed))}"
+    packages = {module.stem for module in source.glob("[a-z]*.py")}
+    packages |= {init.parent.name for init in source.glob("*/__init__.py")}
+    listed = packages_of_the_map(path.read_text("utf-8"))
+    assert not packages - set(listed), f"the table of packages in {path.name} lacks {sorted(packages - set(listed))}"
     planned = set(re.findall(r"\((\w+)\)", (ROOT / "pyproject.toml").read_text("utf-8")))  # may be missing, it says
-    gone = set(listed) - rooms - planned
-    assert not gone, f"the table of rooms in {path.name} lists {sorted(gone)}, of which there is nothing in src/bedl"
-    assert len(listed) == len(set(listed)), f"the table of rooms in {path.name} lists a room twice: {sorted(listed)}"
+    gone = set(listed) - packages - planned
+    assert not gone, f"the table of packages in {path.name} lists {sorted(gone)}, of which there is nothing in src/bedl"
+    assert len(listed) == len(set(listed)), f"{path.name} lists a package twice: {sorted(listed)}"

@@ -12,10 +12,10 @@ from bedl.bench.tables import get, names
 RESULTS = Path(__file__).parents[1] / "results"
 INTRODUCTION = """# Tables
 
-Generated from the rows in `results/` by `make docs`; what they say is told in [results](results.md). *paper*,
-*authors* and *best* are the presets of `bedl bench`: the settings of the paper's text, those of its authors' public
-code, and every method as it comes. A figure of fewer splits than the table has is followed by their number in
-parentheses. Published figures are from the paper, or from where a line says.
+Generated from the rows in `results/` by `make docs`; discussed in [results](results.md). *paper*, *authors* and *best*
+are the presets of `bedl bench`: the settings of the paper's text, those of its authors' public code, and the default
+settings of every method. A figure of fewer splits than the table has is followed by their number in parentheses.
+Published figures are from the paper, or from the source named in the line.
 """
 
 

@@ -29,7 +29,7 @@ X = torch.linspace(-1, 1, 60)[:, None].numpy()
 mean, std = model.fit(X, X[:, 0]).predict(X, return_std=True)
 assert mean.shape == (60,) and (std > 0).all()
 from importlib.resources import files
-assert (files("bedl.integrations") / "serve.html").is_file()
+assert (files("bedl.deploy") / "serve.html").is_file()
 """
 
 

@@ -65,7 +65,7 @@ def reference() -> dict[str, str]:
                 lines += ["", *_entry(f"{full}.{public}", value)]
         pages[f"reference/{name}.md"] = "\n".join(lines) + "\n"
     for name in INTEGRATIONS:
-        lines = [f"# bedl.integrations.{name}", "", f"::: bedl.integrations.{name}", OPTIONS]
+        lines = [f"# bedl.deploy.{name}", "", f"::: bedl.deploy.{name}", OPTIONS]
         pages[f"reference/{name}.md"] = "\n".join(lines)
     return pages
 

@@ -1,4 +1,4 @@
-"""bedl: neural networks that say how sure they are, in one forward pass.
+"""bedl: neural networks with calibrated uncertainty in one forward pass.
 
 Names are imported when they are first used: reading a table or running an exported model needs no PyTorch. They are
 listed in `__init__.pyi`.

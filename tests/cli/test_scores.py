@@ -116,7 +116,7 @@ def test_unseen_categories_are_counted_and_scored(request, tmp_path, kind):
 
 
 def test_the_rows_of_the_fit_are_called_so(houses, shelf, tmp_path):
-    said = "The model learned from these rows"
+    said = "These are training rows"
     assert said in run("evaluate", houses, shelf / "houses.csv", ok=True).stderr
     run("report", houses, shelf / "houses.csv", "--out", tmp_path / "page.html", ok=True)
     assert said in (tmp_path / "page.html").read_text()

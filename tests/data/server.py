@@ -1,8 +1,7 @@
-"""A small HTTP server with what downloads need: ranges, and answers that break off."""
+"""A small HTTP server whose answers may break off."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,16 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Files:
-    """What is served, and how.
-
-    After `break_after` bytes an answer breaks off, and `then` is the status of the next; `requests` are (path, range).
-    """
+    """What is served, and how: the first answers break off after so many bytes; `requests` are paths."""
 
     def __init__(self, files: dict[str, bytes]):
         self.files, self.requests = files, []
-        self.break_after: int | None = None
-        self.then: int | None = None
-        self.ranges = True
+        self.breaks_after: list[int] = []
         self.status: int | None = None
         self.url = ""
 
@@ -30,24 +24,15 @@ def serve(files: dict[str, bytes]) -> Iterator[Files]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            asked = self.headers.get("Range")
-            state.requests.append((self.path, asked))
+            state.requests.append(self.path)
             content = state.files.get(self.path.lstrip("/"))
             if content is None or state.status:
                 self.send_error(state.status or 404)
                 return
-            start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and state.ranges else 0
-            if start and start >= len(content):
-                self.send_error(416)
-                return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - start))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content[start:][: state.break_after])
-            if state.break_after:
-                state.status = state.then
+            self.wfile.write(content[: state.breaks_after.pop(0) if state.breaks_after else None])
 
         def log_message(self, *args):
             pass

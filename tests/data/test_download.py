@@ -1,4 +1,4 @@
-"""Downloads, from a server on this machine: resumed, checked, unpacked with care, and nothing left after a failure."""
+"""Downloads, from a server on this machine: tried again, checked, unpacked with care, nothing left after a failure."""
 
 import gzip
 import hashlib
@@ -12,8 +12,6 @@ import pytest
 
 from bedl._utils.io import OutputExistsError
 from bedl.data import DataError, DataFileError, fetch, list_datasets, verify
-from bedl.data.datasets import download
-from bedl.data.datasets.download import Resuming
 from bedl.data.datasets.sources import SOURCES, PublishedPart, PublishedSet
 
 from .server import serve
@@ -51,7 +49,7 @@ def zip_of(members: dict[str, bytes], **attributes) -> bytes:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(download, "Resuming", lambda part, progress: Resuming(part, progress, pause=0))
+    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
 
 
 @pytest.fixture
@@ -88,60 +86,20 @@ def test_files_are_fetched_once(tmp_path, single):
         assert len(server.requests) == 2
         (folder / "b").unlink()
         fetch("toy", tmp_path, server.url)  # only what is missing
-        assert [path for path, _ in server.requests] == ["/a.gz", "/b", "/b"]
+        assert server.requests == ["/a.gz", "/b", "/b"]
     assert [check.status for check in verify("toy", tmp_path)] == ["ok", "ok"]
 
 
-def test_a_broken_download_is_continued(tmp_path, single):
+def test_a_broken_download_is_tried_again(tmp_path, single):
     with serve({"a.gz": PACKED, "b": b"bb"}) as server:
-        server.break_after = 50_000
-        fetch("toy", tmp_path, server.url)  # in one call, as long as something arrives
-        asked = [(path, start) for path, start in server.requests if path == "/a.gz"]
-        assert asked[1:] == [("/a.gz", f"bytes={50_000 * n}-") for n in range(1, 5)]
-
-
-def test_a_broken_download_is_continued_by_the_next_call(tmp_path, single):
-    with serve({"a.gz": PACKED, "b": b"bb"}) as server:
-        server.break_after, server.then = 120_000, 503
-        with pytest.raises(DataFileError, match=r"503.*120000 bytes are kept; the next attempt continues"):
+        server.breaks_after = [50_000, 120_000]
+        fetch("toy", tmp_path, server.url)
+        assert server.requests == ["/a.gz", "/a.gz", "/a.gz", "/b"]
+        (tmp_path / "set/raw/a.gz").unlink()
+        server.breaks_after = [50_000] * 3
+        with pytest.raises(DataFileError, match=r"a\.gz could not be downloaded.*Check the network"):
             fetch("toy", tmp_path, server.url)
-        assert everything(tmp_path) == [".downloads/toy-a.gz.part"]
-        server.break_after = server.status = None
-        fetch("toy", tmp_path, server.url)
-        assert server.requests[-2:] == [("/a.gz", "bytes=120000-"), ("/b", None)]
-    assert everything(tmp_path) == ["set/raw/a.gz", "set/raw/b"]
-    assert not (tmp_path / ".downloads").exists()
-
-
-def test_a_server_without_ranges_starts_again(tmp_path, single):
-    part = tmp_path / ".downloads" / "toy-a.gz.part"
-    part.parent.mkdir()
-    part.write_bytes(PACKED[:100])
-    with serve({"a.gz": PACKED, "b": b"bb"}) as server:
-        server.ranges = False
-        fetch("toy", tmp_path, server.url)
-    assert (tmp_path / "set/raw/a.gz").read_bytes() == PACKED
-
-
-@pytest.mark.parametrize("extra", [0, 10])
-def test_a_part_as_long_as_the_file_or_longer(tmp_path, single, extra):
-    part = tmp_path / ".downloads" / "toy-a.gz.part"
-    part.parent.mkdir()
-    part.write_bytes(PACKED + b"x" * extra)
-    with serve({"a.gz": PACKED, "b": b"bb"}) as server:
-        fetch("toy", tmp_path, server.url)
-    assert (tmp_path / "set/raw/a.gz").read_bytes() == PACKED
-
-
-def test_a_part_of_another_file_is_found_out_and_thrown_away(tmp_path, single):
-    part = tmp_path / ".downloads" / "toy-a.gz.part"
-    part.parent.mkdir()
-    part.write_bytes(b"x" * 100)
-    with serve({"a.gz": PACKED, "b": b"bb"}) as server:
-        with pytest.raises(DataError, match="SHA-256 differs"):
-            fetch("toy", tmp_path, server.url)
-        assert everything(tmp_path) == []
-        fetch("toy", tmp_path, server.url)
+    assert everything(tmp_path) == ["set/raw/b"]
 
 
 @pytest.mark.parametrize("content", [PACKED[:-1], PACKED[:-1] + b"?", b""], ids=["truncated", "corrupted", "empty"])
@@ -222,16 +180,11 @@ def link(name: str, to: str, kind: bytes) -> tarfile.TarInfo:
 GOOD = {"toy/a.bin": CONTENT}
 MALICIOUS = {
     "traversal": ("tar", tar_of({**GOOD, "toy/../../evil": b"x"}), "leads elsewhere"),
-    "absolute": ("tar", tar_of({**GOOD, "/tmp/bedl-evil": b"x"}), "leads elsewhere"),
-    "windows": ("tar", tar_of({**GOOD, "toy\\..\\evil": b"x"}), "leads elsewhere"),
-    "symlink": ("tar", tar_of(GOOD, [link("toy/s", "/etc", tarfile.SYMTYPE)]), "a link"),
-    "hard link": ("tar", tar_of(GOOD, [link("toy/h", "/etc/passwd", tarfile.LNKTYPE)]), "a link"),
+    "symlink": ("tar", tar_of(GOOD, [link("toy/s", "/etc", tarfile.SYMTYPE)]), "is a link"),
+    "hard link": ("tar", tar_of(GOOD, [link("toy/h", "/etc/passwd", tarfile.LNKTYPE)]), "is a link"),
     "device": ("tar", tar_of(GOOD, [link("toy/d", "", tarfile.CHRTYPE)]), "a device"),
     "fifo": ("tar", tar_of(GOOD, [link("toy/f", "", tarfile.FIFOTYPE)]), "a device"),
-    "zip traversal": ("zip", zip_of({**GOOD, "toy/../../evil": b"x"}), "leads elsewhere"),
-    "zip drive": ("zip", zip_of({**GOOD, "C:/evil": b"x"}), "leads elsewhere"),
-    "zip symlink": ("zip", zip_of(GOOD, external_attr=0o120777 << 16), "a link"),
-    "twice": ("tar", tar_of([("toy/a.bin", CONTENT), ("toy/a.bin", b"x")]), "two files of the same name"),
+    "twice": ("tar", tar_of([("toy/a.bin", CONTENT), ("toy/a.bin", b"x")]), "a.bin is missing or differs"),
     "file as folder": ("tar", tar_of([("toy/a.bin", CONTENT), ("toy/a.bin/b", b"x")]), "two files of the same name"),
     "not an archive": ("tar", b"hello", "damaged archive"),
     "not a zip": ("zip", b"hello", "damaged archive"),
@@ -248,6 +201,22 @@ def test_unsafe_archives_are_refused_and_leave_nothing(tmp_path, monkeypatch, ki
     with serve(use_archive(monkeypatch, content, kind)) as server, pytest.raises(DataError, match=message):
         fetch("toy", root, server.url)
     assert everything(tmp_path) == []
+    assert not os.path.exists("/tmp/bedl-evil")
+
+
+STRAY = {
+    "absolute": ("tar", tar_of({**GOOD, "/tmp/bedl-evil": b"x"})),
+    "zip absolute": ("zip", zip_of({**GOOD, "/tmp/bedl-evil": b"x"})),
+    "zip traversal": ("zip", zip_of({**GOOD, "toy/../../../../evil": b"x"})),
+    "zip symlink": ("zip", zip_of({**GOOD, "toy/link": b"/etc"}, external_attr=0o120777 << 16)),
+}
+
+
+@pytest.mark.parametrize("kind, content", STRAY.values(), ids=STRAY)
+def test_archives_are_unpacked_nowhere_else(tmp_path, monkeypatch, kind, content):
+    with serve(use_archive(monkeypatch, content, kind)) as server:
+        fetch("toy", tmp_path / "deep" / "root", server.url)
+    assert everything(tmp_path) == ["deep/root/toy/a.bin"]
     assert not os.path.exists("/tmp/bedl-evil")
 
 
@@ -279,8 +248,9 @@ def test_a_zip_that_lies_about_its_sizes(tmp_path, monkeypatch):
 
 
 def test_a_download_without_end_is_cut(tmp_path, single, monkeypatch):
-    monkeypatch.setattr("bedl.data.datasets.download._MAX_BYTES", 100_000)
-    with serve({"a.gz": PACKED, "b": b"bb"}) as server, pytest.raises(DataError, match="too large for a data set"):
+    monkeypatch.setattr("bedl.data.datasets.download.MAX_BYTES", 100_000)
+    too_large = pytest.raises(DataFileError, match="too large for a data set")
+    with serve({"a.gz": PACKED, "b": b"bb"}) as server, too_large:
         fetch("toy", tmp_path, server.url)
     assert everything(tmp_path) == []
 

@@ -1,16 +1,13 @@
-"""Image sets in torchvision's layouts, from tiny files made here; the real ones too, if they are there."""
+"""Image sets as they are published, from tiny files made here; the real ones too, if they are there."""
 
 import gzip
-import io
 import os
-import pickle
 import struct
 
 import numpy as np
 import pytest
 
 from bedl.data import DataError, DataFileNotFoundError, load_images, open_table
-from bedl.data.datasets.images import read_cifar_batch
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (7, 28, 28), dtype=np.uint8)
@@ -100,24 +97,19 @@ def test_absent(tmp_path):
         load_images("imagenet", root=tmp_path)
 
 
-def write_cifar(root, pickled: bool, protocol: int = 2):
-    folder = root / ("cifar-10-batches-py" if pickled else "cifar-10-batches-bin")
+def write_cifar(root):
+    folder = root / "cifar-10-batches-bin"
     folder.mkdir()
     for number, images in enumerate([*CIFAR, CIFAR[0, :2]], 1):
         name = f"data_batch_{number}" if number < 6 else "test_batch"
         flat, labels = images.reshape(len(images), -1), [(number + i) % 10 for i in range(len(images))]
-        if pickled:
-            batch = {b"data": flat, b"labels": labels, b"filenames": [b"a.png"], b"batch_label": b"one of 5"}
-            (folder / name).write_bytes(pickle.dumps(batch, protocol=protocol))
-        else:
-            rows = np.concatenate([np.array(labels, np.uint8)[:, None], flat], 1)
-            (folder / f"{name}.bin").write_bytes(rows.tobytes())
+        rows = np.concatenate([np.array(labels, np.uint8)[:, None], flat], 1)
+        (folder / f"{name}.bin").write_bytes(rows.tobytes())
     return folder
 
 
-@pytest.mark.parametrize("pickled", [True, False])
-def test_cifar(tmp_path, pickled):
-    write_cifar(tmp_path, pickled)
+def test_cifar(tmp_path):
+    write_cifar(tmp_path)
     images, labels, classes = load_images("cifar10", root=tmp_path)
     np.testing.assert_array_equal(images, CIFAR.reshape(20, 3, 32, 32))
     np.testing.assert_array_equal(labels, [(n + i) % 10 for n in range(1, 6) for i in range(4)])
@@ -126,77 +118,8 @@ def test_cifar(tmp_path, pickled):
     assert open_table("cifar10:test", root=tmp_path).image_shape == (3, 32, 32)
 
 
-def test_a_pickle_as_python_2_wrote_it(tmp_path):
-    """CIFAR's own files: protocol 2, str keys, bytes in a str, NumPy's old module path."""
-    flat = CIFAR[0].reshape(4, -1)
-    out = io.BytesIO()
-    out.write(
-        b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x04M"
-    )
-    out.write(
-        struct.pack("<H", 3072)
-        + b"\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff"
-    )
-    out.write(
-        b"K\x00tb\x89T" + struct.pack("<i", flat.size) + flat.tobytes() + b"tbU\x06labels](K\x01K\x02K\x03K\x04eu."
-    )
-    (tmp_path / "batch").write_bytes(out.getvalue())
-    images, labels = read_cifar_batch(tmp_path / "batch")
-    np.testing.assert_array_equal(images, flat)
-    assert labels.tolist() == [1, 2, 3, 4]
-
-
-class Evil:
-    def __init__(self, function, *args):
-        self.call = function, args
-
-    def __reduce__(self):
-        return self.call
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, protocol):
-    folder = write_cifar(tmp_path, pickled=True)
-    trace = tmp_path / "trace"
-    evils = [
-        Evil(os.system, f"touch {trace}"),
-        Evil(eval, f"open({str(trace)!r}, 'w')"),
-        Evil(open, str(trace), "w"),
-        Evil(np.save, str(trace), 1),
-        Evil(np.frombuffer, b"1"),
-    ]
-    for evil in evils:
-        (folder / "data_batch_3").write_bytes(pickle.dumps({b"data": evil, b"labels": [1]}, protocol=protocol))
-        with pytest.raises(DataError, match=r"was not read: it asks for .*no part of an array"):
-            load_images("cifar10", root=tmp_path)
-        assert not trace.exists()
-
-
-def test_object_arrays_and_wrong_shapes_are_refused(tmp_path):
-    path = tmp_path / "batch"
-    wrong = [
-        {b"data": np.zeros((2, 3072), np.float32), b"labels": [1, 2]},
-        {b"data": np.zeros((2, 3071), np.uint8), b"labels": [1, 2]},
-        {b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]},
-        {b"data": np.zeros((2, 3072), np.uint8), b"labels": ["a", "b"]},
-        {b"data": np.zeros((2, 3072), np.uint8), b"labels": [-1, 2]},
-        {b"data": np.array([None]), b"labels": [1]},
-        {b"labels": [1]},
-        [1],
-    ]
-    for content in wrong:
-        path.write_bytes(pickle.dumps(content, protocol=2))
-        with pytest.raises(DataError, match="not the CIFAR-10 batch it should be"):
-            read_cifar_batch(path)
-    whole = pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}, protocol=2)
-    for cut in (0, 1, 10, 100, len(whole) - 1):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(DataError, match="was not read"):
-            read_cifar_batch(path)
-
-
 def test_damaged_cifar(tmp_path):
-    folder = write_cifar(tmp_path, pickled=False)
+    folder = write_cifar(tmp_path)
     (folder / "data_batch_2.bin").write_bytes(b"\0" * 3072)
     with pytest.raises(DataError, match="3072 bytes are no multiple of 3073"):
         load_images("cifar10", root=tmp_path)

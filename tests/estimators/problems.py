@@ -24,6 +24,6 @@ def table(n: int = 120, d: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarr
 
 
 def labels(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """X: shape (n, 3); y: "high" or "low" or "middle" """
+    """X: shape (n, 3); y: one of "high", "low" and "middle"."""
     X, y = table(n, 3, seed)
     return X, np.select([y > 515, y < 485], ["high", "low"], "middle")

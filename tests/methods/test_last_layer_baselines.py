@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from bedl import BEDLRegressor
 from bedl.heads import MeanVariance, Softmax
 from bedl.methods import Batch, Problem, registry
-from bedl.methods.baselines.laplace import Laplace, best_precision
-from bedl.methods.baselines.sngp import SNGP, BoundedLinear
+from bedl.methods.baselines.last_layer import SNGP, BoundedLinear, Laplace, best_precision
 from bedl.training import fit, fit_replicas
 
 

@@ -18,8 +18,15 @@ from bedl import _kernels as native
 from bedl._kernels import inference
 from bedl.methods import Problem, registry
 from bedl.methods.baselines import wide_kernels as kernels
-from bedl.methods.baselines.wide_kernels import Convolution, DenseKernel, ImageKernel, Residual, relu, relu_covariance
-from bedl.methods.baselines.wide_networks import image_of
+from bedl.methods.baselines.wide_kernels import (
+    Convolution,
+    DenseKernel,
+    ImageKernel,
+    Residual,
+    image_of,
+    relu,
+    relu_covariance,
+)
 from tests.closeness import assert_same_up_to_rounding
 
 

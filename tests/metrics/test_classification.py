@@ -120,3 +120,20 @@ def test_an_impossible_label_has_infinite_nll_and_certainty_is_free():
 def test_what_is_not_defined_is_refused(call, says):
     with pytest.raises(MetricError, match=says):
         call()
+
+
+@given(st.integers(0, 10_000), st.integers(2, 5), st.integers(2, 40))
+def test_rankings_of_each_class_and_balanced_accuracy_agree_with_scikit_learn(seed, classes, rows):
+    rng = np.random.default_rng(seed)
+    labels, table = rng.integers(0, classes, rows), rng.dirichlet(np.ones(classes), rows).round(1) + 1e-3
+    table /= table.sum(1, keepdims=True)
+    areas, precisions = metrics.one_vs_rest(labels, table)
+    for number in range(classes):
+        true = labels == number
+        if true.any() and not true.all():
+            assert areas[number] == pytest.approx(sk.roc_auc_score(true, table[:, number]), abs=1e-12)
+            assert precisions[number] == pytest.approx(sk.average_precision_score(true, table[:, number]), abs=1e-12)
+        else:
+            assert np.isnan([areas[number], precisions[number]]).all()
+    found = sk.recall_score(labels, table.argmax(1), labels=np.unique(labels), average="macro", zero_division=0)
+    assert metrics.balanced_accuracy(labels, table) == pytest.approx(found)

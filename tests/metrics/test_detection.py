@@ -1,4 +1,4 @@
-"""Out-of-domain and selective scores against scikit-learn and their definitions."""
+"""OOD and selective scores against scikit-learn and their definitions."""
 
 import math
 
@@ -21,7 +21,13 @@ def test_detection_agrees_with_scikit_learn(known, foreign):
     scores = np.r_[known, foreign]
     assert metrics.auroc(known, foreign) == pytest.approx(sk.roc_auc_score(truth, scores), abs=1e-12)
     assert metrics.aupr(known, foreign) == pytest.approx(sk.average_precision_score(truth, scores), abs=1e-12)
-    fpr, tpr, _ = sk.roc_curve(truth, scores, drop_intermediate=False)
+    fpr, tpr, thresholds = sk.roc_curve(truth, scores, drop_intermediate=False)
+    curve = metrics.threshold_curve(known, foreign)
+    np.testing.assert_allclose(
+        [curve.threshold, curve.false_positive_rate, curve.recall], np.array([thresholds, fpr, tpr])[:, 1:]
+    )
+    precision, recall, _ = sk.precision_recall_curve(truth, scores)
+    np.testing.assert_allclose([curve.precision, curve.recall], np.array([precision, recall])[:, -2::-1])
     for wanted in (0.5, 0.95, 1.0):
         expected = fpr[tpr >= wanted - 1e-9].min()
         assert metrics.fpr_at_tpr(known, foreign, wanted) == pytest.approx(expected, abs=1e-12)

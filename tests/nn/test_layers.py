@@ -52,7 +52,8 @@ def widen(layer):
 
 def assert_draws_agree(mean, variance, result, count):
     """Tolerances from the sample count: five standard errors; the outputs are nearly normal, so Var(s²) ≈ 2v²/n,
-    with room for the heavier tails of products of normals."""
+    with room for the heavier tails of products of normals.
+    """
     assert ((result.loc - mean).abs() < 5.5 * (variance / count).sqrt() + 1e-6).all()
     assert ((result.variance / variance - 1).abs() < 5.5 * math.sqrt(6 / count)).all()
 

@@ -1,5 +1,6 @@
 """Other people's machinery around Moments: einops, transformers, torch.compile, torch.jit.trace, torch's encoder,
-custom autograd functions."""
+custom autograd functions.
+"""
 
 import pytest
 import torch

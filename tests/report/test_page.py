@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
+from sklearn.datasets import load_iris
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
+from bedl import BEDLClassifier, BEDLRegressor
+from bedl.estimators import tabular
 from bedl.evaluation import tasks
 from bedl.evaluation.report import ClassificationResults, Examples, ResultsError, render, score
+from bedl.evaluation.report.page import preview
 from bedl.evaluation.report.pages.regression import _fan
 from tests.report.data import SCRIPT, classification, nasty_classification, nasty_regression, regression
 
@@ -47,7 +51,7 @@ PAGES = {
 class Page(HTMLParser):
     """Elements, and the rows of each table, by its caption."""
 
-    VOID = frozenset({"meta", "img", "br", "link"})
+    VOID = frozenset({"meta", "img", "br", "link", "input"})
 
     def __init__(self, html):
         super().__init__()
@@ -203,10 +207,10 @@ def test_tables_of_classes_hold_the_numbers():
     last = confidence > 14 / 15
     right = results.probabilities.argmax(1) == results.labels
     assert plain(bins[-1][3]) == pytest.approx(right[last].mean(), abs=5.1e-4)
-    answered = tables["Refusing the most uncertain rows"][1:]
+    answered = tables["Rejecting the most uncertain rows"][1:]
     half = np.argsort(results.entropy)[:300]
     assert plain(answered[4][1]) == pytest.approx(1 - right[half].mean(), abs=5.1e-4)
-    by = {row[0]: row[1:] for row in tables["Out-of-domain rows told from in-domain ones"]}
+    by = {row[0]: row[1:] for row in tables["Detection of OOD rows"]}
     assert plain(by["total entropy"][0]) == pytest.approx(score(results)["ood_auroc"], rel=1e-3)
 
 
@@ -226,7 +230,7 @@ def test_the_most_surprising_rows_come_first():
     off = np.abs(results.y - results.mean) / results.std
     order = np.argsort(-off)[:20]
     assert [int(row[0]) for row in table[1:]] == (order + 1).tolist()
-    assert [plain(row[table[0].index("stds off")]) for row in table[1:]] == pytest.approx(off[order], rel=1e-3)
+    assert [plain(row[table[0].index("|residual| / std")]) for row in table[1:]] == pytest.approx(off[order], rel=1e-3)
     assert "Most surprising rows" not in render(regression(y=None))
     results = classification(images=False)
     table = Page(render(results)).tables["Most surprising examples: 20 of 80"]
@@ -236,7 +240,7 @@ def test_the_most_surprising_rows_come_first():
 
 def test_recall_and_precision_of_each_class():
     results = classification(600)
-    rows = Page(render(results)).tables["Each class, the worst first"][1:]
+    rows = Page(render(results)).tables["Each class, lowest recall first"][1:]
     recall = sk.recall_score(results.labels, results.predicted, average=None)
     precision = sk.precision_score(results.labels, results.predicted, average=None)
     order = np.argsort(recall, kind="stable")
@@ -262,7 +266,7 @@ def test_baselines_are_those_of_scikit_learn():
     assert tasks.get("classification").baseline(classification(labels=None)) == {}
 
 
-@pytest.mark.parametrize("factor, words", [(1.0, "hold what they promise"), (0.3, "too narrow"), (3.0, "wider than")])
+@pytest.mark.parametrize("factor, words", [(1.0, "Intervals are calibrated"), (0.3, "too narrow"), (3.0, "too wide")])
 def test_the_verdict_on_intervals(factor, words):
     results = regression(2000)
     half = factor * (results.upper - results.mean)
@@ -272,15 +276,15 @@ def test_the_verdict_on_intervals(factor, words):
 
 def test_the_verdict_on_errors_and_confidence():
     noise = np.random.default_rng(0).normal(10, 3, 2000)
-    assert "no better than always saying the mean" in render(regression(2000, y=noise))
-    assert "smaller than those of always saying the mean" in render(regression(2000))
-    assert "as sure as it should be" in render(classification(2000))
-    assert "The model is too sure" in render(classification(2000, labels=np.arange(2000) % 4))
+    assert "no better than a constant one" in render(regression(2000, y=noise))
+    assert "smaller than those of a constant prediction" in render(regression(2000))
+    assert "calibrated on average" in render(classification(2000))
+    assert "The model is overconfident" in render(classification(2000, labels=np.arange(2000) % 4))
 
 
 def test_stacked_bars_are_as_high_as_the_total_and_split_by_the_parts():
     results = regression(48, ood=False)
-    card = render(results).split("What the uncertainty is made of")[1].split("</svg>")[0]
+    card = render(results).split("<h2>Uncertainty components")[1].split("</svg>")[0]
     heights = {}
     for kind in ("noise", "evidence", "network"):
         group = card.split(f'<g class="bar {kind}">')[1].split("</g>")[0]
@@ -317,7 +321,7 @@ def test_what_cannot_be_computed_is_left_out_and_said():
     assert "RMSE" not in text
     text = " ".join(Page(render(classification(labels=None, ood=False))).text)
     assert "There are no labels" in text
-    assert "No out-of-domain rows were given" in text
+    assert "No out-of-distribution (OOD) rows were given" in text
     assert "Accuracy" not in text
     assert "30 of 60 rows have observed targets" in render(PAGES["targets, some labels"]())
 
@@ -385,13 +389,13 @@ def test_metrics_and_report_need_no_torch():
 def test_how_it_was_learned_is_shown_and_not_trusted() -> None:
     course = {"chosen": "method 'stack': <b>2</b> groups", "loss": [3.0, 1.0, 0.5], "settings": {"epochs<i>": "</td>9"}}
     page = render(dataclasses.replace(regression(), training=course))
-    assert "How it was learned" in page
+    assert "Training</h2>" in page
     assert "epoch 3: loss 0.5" in page
     assert "<b>2</b>" not in page
     assert "</td>9" not in page
     assert "<i>" not in page
-    assert "How it was learned" not in render(regression())
-    assert "How it was learned" not in render(dataclasses.replace(regression(), training={"loss": [float("nan")]}))
+    assert "Training</h2>" not in render(regression())
+    assert "Training</h2>" not in render(dataclasses.replace(regression(), training={"loss": [float("nan")]}))
 
 
 def test_the_band_of_errors_is_that_of_the_intervals_and_no_normal_one():
@@ -424,5 +428,41 @@ def test_nothing_is_said_of_domains_where_there_is_one():
 
 def test_many_classes_leave_no_half_of_a_line_empty():
     many, few = (render(classification(400, count, ood=False)) for count in (99, 4))
-    assert '<section class="card wide"><h2>Class by class' in many
-    assert '<section class="card"><h2>Class by class' in few
+    assert '<section class="card wide"><h2>Scores by class' in many
+    assert '<section class="card"><h2>Scores by class' in few
+
+
+@pytest.mark.parametrize("make", [regression, classification])
+def test_a_preview_is_a_frame_with_the_first_cards(make):
+    page = Page(preview(make(ood=False)))
+    (frame,) = [attributes for tag, attributes in page.elements if tag == "iframe"]
+    assert frame["sandbox"] == "allow-scripts"
+    inside = Page(frame["srcdoc"])
+    assert [tag for tag, _ in inside.elements].count("svg") == 2
+
+
+def test_models_and_predictions_are_shown_in_notebooks():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 2)), rng.normal(size=80)
+    model = BEDLRegressor(method="bedl", epochs=2, random_state=0, device="cpu").fit(X, y)
+    html = model.predict_dist(X)._repr_html_()
+    assert "90\u00a0% interval" in Page(html).elements[0][1]["srcdoc"]
+    assert "<table" in model.fit(X, np.stack([y, -y], 1)).predict_dist(X)._repr_html_()
+    tables = tabular.fit("iris", method="bedl", epochs=2, device="cpu")
+    shown = Page(tables._repr_html_()).elements[0][1]["srcdoc"]
+    assert "Accuracy" in shown
+    assert "135" in shown
+    X, y = load_iris(return_X_y=True)
+    classes = BEDLClassifier(method="bedl", epochs=2, random_state=0, device="cpu").fit(X, y)
+    assert "Uncertainty components" in Page(classes.predict_dist(X)._repr_html_()).elements[0][1]["srcdoc"]
+
+
+def test_a_gain_over_the_most_frequent_class_has_to_be_significant():
+    labels = np.r_[np.zeros(930, int), np.ones(70, int)]
+    for found, kind in ((10, "so"), (50, "good"), (2, "bad")):
+        predicted = labels.copy()
+        predicted[930 + found :], predicted[:4] = 0, 1
+        p = np.where(predicted[:, None] == [0, 1], 0.9, 0.1)
+        h = np.full(1000, 0.3)
+        html = render(ClassificationResults(p, h, h, 0 * h, ["no", "yes"], labels))
+        assert f'<li class="{kind}">' in html.split('class="verdict"')[1].split("</li>")[0], found

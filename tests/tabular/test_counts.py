@@ -66,7 +66,7 @@ def test_a_table_of_counts_is_learned_scored_and_shown(place):
     law = stats.nbinom(shape, shape / (shape + record.mean))
     np.testing.assert_allclose(record.pit, law.cdf(y) - law.pmf(y) / 2, atol=1e-5)
     page = model.report(frame, place / "page.html", foreign).read_text()
-    for text in ("Frequencies of the counts", "Calibration", "mid-PIT", "Most uncertain rows, out-of-domain"):
+    for text in ("Frequencies of the counts", "Calibration", "mid-PIT", "Most uncertain rows, OOD"):
         assert text in page
     assert "cannot be computed" in model.report(frame[["x", "z"]], place / "bare.html").read_text()
     with pytest.raises(DataError, match=r"row 1: .* is no whole number from 0 on"):

@@ -67,7 +67,7 @@ def test_a_table_of_answers_is_learned_scored_and_shown(place):
     assert scores["all_labels_right"] == pytest.approx(((p > 0.5) == y).all(1).mean())
     assert scores.keys() == tabular.model.tasks.get("multilabel").meanings.keys()
     page = model.report(frame, place / "page.html", foreign).read_text()
-    for text in ("<h2>Labels</h2>", "Reliability", "Most uncertain rows, out-of-domain", "<bdi>wet</bdi>"):
+    for text in ("<h2>Labels</h2>", "Reliability", "Most uncertain rows, OOD", "<bdi>wet</bdi>"):
         assert text in page
     assert "cannot be computed" in model.report(frame[["x", "z"]], place / "bare.html").read_text()
 

@@ -9,8 +9,8 @@ from torch import nn
 import bedl
 from bedl import GaussianConv2d, GaussianLinear
 from bedl.nn import GaussianLayer
-from bedl.training import correction, fit
-from bedl.training.correction import shares_draws
+from bedl.training import fit, loop
+from bedl.training.loop import shares_draws
 
 
 def averaged():
@@ -54,7 +54,7 @@ def ratio(method, x):
 
 
 def test_a_network_that_averages_is_right_after_fit(monkeypatch):
-    monkeypatch.setattr(correction, "MIN_STEPS", 4)
+    monkeypatch.setattr(loop, "MIN_STEPS", 4)
     x, _ = data(16)
     assert ratio(trained(correct=False), x) < 0.8
     assert ratio(trained(), x) == pytest.approx(1, abs=0.05)
@@ -71,7 +71,7 @@ def test_outputs_stay_as_sure_as_they_were_learned_to_be():
 
 def test_methods_that_draw_are_left_alone(monkeypatch):
     """What they predict is that of the draws already, and comes from the weights' variances as they are."""
-    monkeypatch.setattr(correction, "MIN_STEPS", 1)
+    monkeypatch.setattr(loop, "MIN_STEPS", 1)
 
     class Drawn(bedl.methods.Method):
         def __init__(self, net):
@@ -123,8 +123,8 @@ def test_which_networks_share_draws():
 
 
 def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(correction, "MIN_STEPS", 1)
-    monkeypatch.setattr(correction, "MAX_WEIGHT_DRAWS", 1e3)
+    monkeypatch.setattr(loop, "MIN_STEPS", 1)
+    monkeypatch.setattr(loop, "MAX_WEIGHT_DRAWS", 1e3)
     assert not is_corrected(trained(correct="auto").net)
     assert "correct_variances" in caplog.text
     with pytest.raises(ValueError, match="correct must be"):
@@ -153,7 +153,7 @@ def test_inputs_that_were_not_learned_from_are_preferred():
     held_out = torch.rand(20, 1, 6, 6, generator=torch.Generator().manual_seed(1)) + 0.2
     method = trained(correct=True, validation=(held_out, torch.zeros(20).long()))
     found = [factor.clone() for factor in factors(method.net)]
-    bedl.nn.correct_variances(method.net, held_out, draws=correction.DRAWS, keep=True)
+    bedl.nn.correct_variances(method.net, held_out, draws=loop.DRAWS, keep=True)
     for a, b in zip(found, factors(method.net), strict=True):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)  # weights' variances were rounded on the way
 

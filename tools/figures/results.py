@@ -23,7 +23,7 @@ INK, PALE, OURS, OTHER, THIRD = "#1c1c1e", "#d0d0d5", "#0b5cad", "#c4540a", "#1b
 WIDTH, HEIGHT, GAP = 210, 150, 46  # of a panel
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine")
 LINES = (  # method, preset of ours, or None: published; text; colour; filled
-    ("auto", "best", "bedl, as it comes", OURS, True),
+    ("auto", "best", "bedl (default)", OURS, True),
     ("bedl+reg", "paper", "BEDL+Reg, ours", OURS, False),
     ("BEDL+Reg", None, "BEDL+Reg, published", OTHER, False),
     ("DVI", None, "DVI, published", INK, False),
@@ -104,7 +104,7 @@ def _curves(title: str, both: list[np.ndarray]) -> str:
 
 
 def entropies() -> str:
-    """Distribution functions of the entropies of known and of foreign images, a panel for each method."""
+    """distribution functions of the entropies of in-domain and of OOD images, a panel for each method."""
     panels = []
     for number, (title, curves) in enumerate(_shown("ood", IMAGES)):
         share = np.linspace(0, 1, len(curves["known"]))
@@ -128,7 +128,7 @@ SHARES = {
     "accuracy": ("accuracy", OURS), "entropy": ("entropy / log 10", OTHER), "sure_and_wrong": ("sure and wrong", INK),
 }  # fmt: skip
 IMAGES = {
-    ("auto", "best"): "bedl, as it comes", ("bedl+reg", "paper"): "BEDL+Reg, paper", ("bedl", "paper"): "BEDL, paper",
+    ("auto", "best"): "bedl (default)", ("bedl+reg", "paper"): "BEDL+Reg, paper", ("bedl", "paper"): "BEDL, paper",
     ("edl", "best"): "EDL", ("mc-dropout", "best"): "MC Dropout", ("dvi", "paper"): "DVI",
     ("prior-network", "paper"): "prior network", ("deterministic", "best"): "deterministic",
 }  # fmt: skip

@@ -11,11 +11,6 @@ from torch import Tensor
 from bedl._kernels import inference
 from bedl._kernels.inference import _floats, aligned
 
-__all__ = [
-    "TABLES", "clipped_moments", "clipped_moments_backward", "elu_moments", "elu_moments_backward",
-    "hardswish_moments", "hardswish_moments_backward", "tabulated_moments", "tabulated_moments_backward",
-]  # fmt: skip
-
 # Coefficients by the name of the function, made when they are first asked for; filled by bedl.moments.rules.tables.
 TABLES: dict[str, Callable[[], Tensor]] = {}
 

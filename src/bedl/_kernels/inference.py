@@ -15,29 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "DEEPEST",
-    "LayerSpec",
-    "Program",
-    "Small",
-    "Variances",
-    "aligned",
-    "chain",
-    "log_survival_and_density",
-    "log_survival_density_and_slopes",
-    "covariances",
-    "data_entropy",
-    "is_built",
-    "log_mean_softmax",
-    "normal_parts",
-    "packed_weights",
-    "relu_moments",
-    "relu_moments_backward",
-    "small_network",
-    "variances",
-]
-
-
 MAX_NODES = 64  # of a race, in kernels that run one
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {

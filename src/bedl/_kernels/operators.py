@@ -16,13 +16,6 @@ from torch import Tensor
 from bedl._kernels import activations, inference
 from bedl._utils.autograd import to_front
 
-__all__ = [
-    "clipped_moments", "clipped_moments_backward", "elu_moments", "elu_moments_backward", "hardswish_moments",
-    "hardswish_moments_backward", "log_survival_and_density", "log_survival_density_and_slopes", "relu_moments",
-    "relu_moments_backward", "tabulated_moments", "tabulated_moments_backward",
-]  # fmt: skip
-
-
 _room = torch.library.Library("bedl", "DEF")  # the operators are there as long as this is
 Kernel = TypeVar("Kernel", bound=Callable[..., tuple[Tensor, ...]])
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)

@@ -18,24 +18,6 @@ from torch import Tensor
 
 from bedl._kernels import inference
 
-__all__ = [
-    "adam",
-    "affine",
-    "affine_gradients",
-    "columns",
-    "columns_gradients",
-    "dirichlet_loss",
-    "normal_loss",
-    "norms",
-    "relu_moments",
-    "relu_moments_backward",
-    "refine",
-    "take_in",
-    "weights",
-    "weights_gradients",
-]
-
-
 MAX_SIZE = 8  # numbers that a column is embedded in
 MAX_NODES = 64  # of a race
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["apply", "differentiated", "first_order_only", "to_front"]
-
 
 def apply(function: Any, *inputs: Any) -> Any:
     """`function.apply(*inputs)`, in a way that kernels also serve inside `torch.func.vmap`.

@@ -7,18 +7,6 @@ import shlex
 import sys
 from collections.abc import Callable
 
-__all__ = [
-    "BEDLError",
-    "DataError",
-    "DataFileError",
-    "DataFileNotFoundError",
-    "ModelFileError",
-    "UnsupportedOperationError",
-    "listed",
-    "on_command_line",
-    "option",
-]
-
 
 def option(name: str, value: object = None) -> str:
     """How an option is given, in Python and on the command line, for messages.

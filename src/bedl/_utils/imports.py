@@ -17,9 +17,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["block_pandas_import"]
-
-
 _EXTRA_OF = {
     "lightning_fabric": "train", "sklearn": "sklearn", "pandas": "sklearn",
     "onnx": "export", "onnxruntime": "export", "onnxscript": "export",

@@ -20,24 +20,6 @@ from typing import Any
 
 from bedl._utils.errors import BEDLError, option
 
-__all__ = [
-    "OutputExistsError",
-    "OutputFileError",
-    "AtomicFile",
-    "Row",
-    "RowFile",
-    "RowFileError",
-    "in_order",
-    "pid_alive",
-    "check_writable",
-    "check_folder_writable",
-    "remedy",
-    "remove_stale_temps",
-    "write_atomically",
-    "atomic_write",
-]
-
-
 _ROOM = f"Free some room, or choose a folder on another disk; a fit goes on from there ({option('resume', True)})"
 _REMEDIES = {
     errno.ENOSPC: _ROOM,

@@ -10,9 +10,6 @@ from typing import Any
 
 from bedl._utils.errors import BEDLError
 
-__all__ = ["Call", "ClusterError", "WorkersKilledError", "as_finished"]
-
-
 PATIENCE = 10  # seconds to wait for a scheduler
 
 

@@ -16,29 +16,6 @@ import numpy as np
 from bedl._utils.errors import BEDLError
 from bedl._utils.io import Row
 
-__all__ = [
-    "BOTH",
-    "BenchError",
-    "Cell",
-    "Choice",
-    "Column",
-    "Estimate",
-    "KEY",
-    "ResultRow",
-    "RunResult",
-    "PRESETS",
-    "Preset",
-    "Published",
-    "Root",
-    "ResultTable",
-    "Table",
-    "best_of",
-    "mean_and_error",
-    "sheets",
-    "shown",
-]
-
-
 Preset = Literal["paper", "authors", "best"]
 PRESETS: tuple[Preset, ...] = ("paper", "authors", "best")
 BOTH: tuple[Preset, ...] = ("paper", "best")  # those that every method has; "authors" is about BEDL alone

@@ -17,22 +17,6 @@ from bedl.data.datasets.images import load_images
 from bedl.evaluation import metrics
 from bedl.training.compile import has_fast_bfloat16
 
-__all__ = [
-    "CHECKPOINTS",
-    "Images",
-    "PAPER",
-    "RESEMBLES",
-    "class_scores",
-    "detection_scores",
-    "entropy_curve",
-    "fitted",
-    "foreign_sets",
-    "load",
-    "network_setup",
-    "settings_of",
-]
-
-
 CHECKPOINTS = "BEDL_CHECKPOINTS"  # a folder; there long trainings can be taken up again
 PAPER = ("edl", "mc-dropout", "bedl+reg", "bedl", "dvi", "varout")  # its methods on images, the quick ones first
 EPOCHS = {"mnist": 10, "cifar-1-5": 40}
@@ -41,7 +25,7 @@ OF_AUTHORS = (
     CLIPPED,
     "means of a convolution start with variance 1/fan-in, of a fan-in of 25 for each channel where the code has 24",
     "log p, where the code has log(p + 1e-8)",
-    "scored with the test parts of foreign sets, scaled as the known images, where the code has the training parts",
+    "scored with the test parts of OOD sets, scaled like the in-domain images; the code has the training parts",
 )
 WIDE = ("cifar-1-5",)
 UNSTATED = "the batch size is not stated: {}"
@@ -96,12 +80,12 @@ def network_setup(
 
     Args:
         preset: "paper": Adam at 1e-3, five draws wherever something is drawn; "authors": their public code; "best":
-            every method as it comes.
+            every method with default settings.
         method: its name in `bedl.methods.registry`.
         dataset: its name in the table.
-        epochs: but for "best"; None: those of the table of foreign images.
+        epochs: but for "best"; None: those of the table of OOD images.
         wide: whether a training takes an hour of a core, or several, so that it learns in bfloat16 where that is fast;
-            None: as in the table of foreign images.
+            None: as in the table of OOD images.
 
     Example:
         >>> network_setup("best", "auto", "mnist").estimator
@@ -277,7 +261,7 @@ RESEMBLES = {  # the names of `bedl.objectives.ood_samples.IMAGE`
 def foreign_sets(
     dataset: str, test: np.ndarray, root: Root = None, most: int | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Foreign images by name, the paper's first, and why some are left out: what they are made of is not there.
+    """OOD images by name, the paper's first, and why some are left out: what they are made of is not there.
 
     Args:
         dataset: ``mnist`` or ``cifar-1-5``.

@@ -16,8 +16,6 @@ from bedl.evaluation.report import svg
 from bedl.evaluation.report.layout import card, count, data, legend, number, table, text
 from bedl.evaluation.report.page import document
 
-__all__ = ["ecdf_card", "parts_card", "render", "strength_card", "sweep_cards", "write_page"]
-
 
 def write_page(results: str | os.PathLike[str], path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """One page of all tables of which there are rows, whole or not at all.
@@ -193,7 +191,7 @@ def parts_card(title: str, how: str, curves: Curves, x_label: str, y_label: str)
 
 
 def ecdf_card(title: str, curves: Curves) -> str:
-    """Distribution functions of the entropies of known and of foreign images.
+    """Distribution functions of the entropies of in-domain and of OOD images.
 
     Args:
         title: plain text.

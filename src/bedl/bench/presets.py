@@ -23,9 +23,6 @@ import torch
 
 from bedl.bench.benchmark import BOTH, Preset, Published
 
-__all__ = ["Setup", "authors_options", "figures", "same_run", "setup", "uci_log_likelihoods"]
-
-
 WIDE = {"protein": 100}
 BATCHES = {"boston": 64, "energy": 8, "concrete": 16, "wine": 128, "wine-distinct": 128, "kin8nm": 32}
 CLIPPED = "gradients are clipped at norm 1"
@@ -223,7 +220,7 @@ def figures() -> dict[str, Any]:
 
 
 def uci_log_likelihoods() -> list[Published]:
-    """Test log-likelihoods on UCI's standard splits: the paper's table, then figures from elsewhere.
+    """Test log-likelihoods on UCI's standard splits: the paper's table, then figures of other papers.
 
     Example:
         >>> next(p.values["energy"] for p in uci_log_likelihoods() if p.label == "BEDL+Reg")

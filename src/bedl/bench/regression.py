@@ -13,20 +13,6 @@ from bedl.bench.benchmark import BOTH, Cell, Column, RunResult
 from bedl.bench.presets import same_run, setup
 from bedl.evaluation import metrics
 
-__all__ = [
-    "COLUMNS",
-    "PAPER",
-    "Parts",
-    "alike",
-    "fit_and_score",
-    "gaussian_scores",
-    "regression_scores",
-    "relabelled",
-    "equivalent_runs",
-    "seed_of",
-]
-
-
 COVERAGE = 0.9
 LEVELS = (np.arange(100) + 0.5) / 100  # of quantiles, whose mean loss is half the CRPS
 

@@ -17,9 +17,6 @@ from bedl._utils.io import Row, RowFile
 from bedl._utils.parallel import Call, WorkersKilledError, as_finished
 from bedl.bench.benchmark import KEY, BenchError, Cell, Root, Table
 
-__all__ = ["Progress", "run_one", "row_file", "run", "source_version"]
-
-
 VERSIONS = ("bedl", "torch", "numpy", "scikit-learn", "gpytorch")
 
 

@@ -17,25 +17,6 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = [
-    "Dropped",
-    "PeakMemory",
-    "SOURCES",
-    "Source",
-    "cifar_net",
-    "cpu_of",
-    "cpu_of_each",
-    "in_gap",
-    "lenet5",
-    "medians",
-    "mlp",
-    "noise_of_gap",
-    "spearman",
-    "threads",
-    "two_layers",
-    "with_gap",
-]
-
 
 class Source(NamedTuple):
     """Rows drawn at will.

@@ -19,9 +19,9 @@ __all__ = ["app"]
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, what other tools end with when `head` has seen enough
 
-_HELP = """Neural networks that say how sure they are.
+_HELP = """Neural networks with calibrated uncertainty.
 
-Learn from a table, predict with intervals and with the two kinds of uncertainty, and look at the result on one page.
+Train on a table, predict with calibrated intervals and uncertainty components, and report the result on one page.
 
 Exit codes: 0 all went well, 1 a problem with the data or the model (the message says what to do), 2 wrong usage,
 130 stopped with Ctrl-C, 143 by SIGTERM.

@@ -115,7 +115,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# Comparisons and benches as tables on stdout, and their rows as they come.
+# Comparisons and benchmarks as tables on stdout, and progress row by row.
 
 
 @contextmanager

@@ -55,13 +55,11 @@ Model = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, for programs.")]
 Debug = Annotated[bool, typer.Option("--debug", callback=_remember_debug, help="Show the traceback of an error.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Coverage = Annotated[
-    float, typer.Option("--coverage", min=0.01, max=0.999, help="Share of the targets that intervals are to hold.")
-]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
+Coverage = Annotated[float, typer.Option("--coverage", min=0.01, max=0.999, help="Nominal coverage of the intervals.")]
 Unknown = Annotated[
     Literal["warn", "ignore", "error"],
-    typer.Option("--handle-unknown", help="Categories, or missing values, that training did not see."),
+    typer.Option("--handle-unknown", help="Categories or missing values that are not in the training table."),
 ]
 Target = Annotated[
     list[str] | None,
@@ -73,18 +71,22 @@ Target = Annotated[
         help="The column to predict; several columns of 0 and 1, or yes and no, with commas or repeated.",
     ),
 ]
-Extra = Annotated[Literal["error", "ignore"], typer.Option("--extra", help="Columns that training did not have.")]
+Extra = Annotated[
+    Literal["error", "ignore"], typer.Option("--extra", help="Columns that are not in the training table.")
+]
 Foreign = Annotated[
     Literal["error", "clip", "keep"],
-    typer.Option("--on-foreign-values", help="Numbers absurdly far from those of training."),
+    typer.Option("--on-foreign-values", help="Numbers a million ranges away from those of training."),
 ]
 Encoding = Annotated[
     str | None,
-    typer.Option("--encoding", metavar="NAME", help="Of a text file, such as latin-1 or utf-16.", show_default="utf-8"),
+    typer.Option(
+        "--encoding", metavar="NAME", help="Encoding of a text file, such as latin-1 or utf-16.", show_default="utf-8"
+    ),
 ]
 Ood = Annotated[
     str | None,
-    typer.Option("--ood", metavar="DATA", help="A table of foreign rows, that the model should be unsure of."),
+    typer.Option("--ood", metavar="DATA", help="A table of out-of-distribution rows."),
 ]
 Root = Annotated[
     Path | None,
@@ -110,7 +112,7 @@ def _reading(
     ] = "auto",
     likelihood: Annotated[
         Literal["normal", "log-normal", "logit-normal", "count"] | None,
-        typer.Option("--likelihood", help="Of a target of numbers.", show_default="what fits best"),
+        typer.Option("--likelihood", help="Likelihood of a numeric target.", show_default="chosen out of fold"),
     ] = None,
     ignore: Annotated[
         list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
@@ -121,29 +123,31 @@ def _reading(
     ] = None,
     decimal: Annotated[
         Literal["auto", ".", ","],
-        typer.Option("--decimal", help="The mark before decimals; auto finds out, or asks."),
+        typer.Option("--decimal", help="Decimal separator; auto detects it, with an error if ambiguous."),
     ] = "auto",
     date_order: Annotated[
         Literal["auto", "dmy", "mdy"],
         typer.Option(
-            "--date-order", help="Whether day or month comes first; auto finds out, and asks where it cannot."
+            "--date-order", help="Whether day or month comes first; auto detects it, with an error if ambiguous."
         ),
     ] = "auto",
     na_values: Annotated[
         list[str] | None,
-        typer.Option("--na-values", metavar="VALUE", help="Stands for a missing value, such as -999; may be repeated."),
+        typer.Option("--na-values", metavar="VALUE", help="A marker of missing values, such as -999; may be repeated."),
     ] = None,
     drop_missing_target: Annotated[
         bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")
     ] = False,
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="COLUMN", help="The patient, house, … of a row: held out in whole groups."),
+        typer.Option(
+            "--group", metavar="COLUMN", help="Group of a row, such as a patient; groups are held out as a whole."
+        ),
     ] = None,
     time: Annotated[
-        str | None, typer.Option("--time", metavar="COLUMN", help="When a row was observed: the latest are held out.")
+        str | None, typer.Option("--time", metavar="COLUMN", help="Time of a row; the latest rows are held out.")
     ] = None,
-    weight: Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="How much a row counts.")] = None,
+    weight: Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="Sample weights.")] = None,
 ) -> None:
     pass
 

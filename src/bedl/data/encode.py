@@ -145,6 +145,11 @@ class TableEncoder:
         rows = min(column.present for column in own.values())
         return cls(columns, decided, unused, notes, rows, drop_missing_target, shape, na_values)
 
+    @property
+    def encoded_columns(self) -> Sequence[Column]:
+        """How each column becomes features, in the order of these."""
+        return tuple(self._columns)
+
     # -- batches → numbers ------------------------------------------------------------------------
     def features(
         self,

@@ -71,7 +71,7 @@ def encode_to_memmap(
 
 
 def _write(table: Table, encoder: TableEncoder, folder: Path, progress: Progress | None) -> tuple[Path, Path]:
-    """Rows are appended as they come, since text files tell their number at the end; then the headers are completed."""
+    """Rows are appended batch by batch, as text files do not state their number; the headers are completed last."""
     paths = folder / "features.npy", folder / "targets.npy"
     with open(paths[0], "w+b") as x_file, open(paths[1], "w+b") as y_file:
         target_type = np.dtype(tasks.get(encoder.task).dtype)

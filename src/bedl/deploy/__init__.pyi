@@ -5,7 +5,7 @@ from bedl.deploy.prepare import Exportable as Exportable
 from bedl.deploy.prepare import ExportOptions as ExportOptions
 from bedl.deploy.schema import ExportReport as ExportReport
 from bedl.deploy.onnx import export as export
-from bedl.deploy.program import export_program as export_program
+from bedl.deploy.onnx import export_program as export_program
 
 # running
 from bedl.deploy.runtime import OnnxModel as OnnxModel

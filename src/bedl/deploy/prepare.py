@@ -25,9 +25,6 @@ from bedl.moments import Moments
 from bedl.nn.calling import has_parts, outputs_of
 from bedl.nn.tabular import Standardize
 
-__all__ = ["ExportOptions", "Exportable", "Inputs", "Parts", "Prepared", "capture", "prepare"]
-
-
 Parts = tuple[Tensor, ...]
 # Other lengths to try: some networks want even ones, powers of two, or have a longest.
 LENGTHS: tuple[Callable[[int], int], ...] = (

@@ -21,9 +21,6 @@ from bedl.deploy.schema import (
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks._maps import place_columns
 
-__all__ = ["OnnxModel"]
-
-
 WORK = 2**22  # numbers that one operation of a chunk may make
 NUMBERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}  # other inputs are float32
 CHANNELS = 50  # a network may make of an input as many times as many numbers

@@ -15,23 +15,6 @@ from bedl._utils.errors import BEDLError, ModelFileError
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks import Quantities
 
-__all__ = [
-    "Description",
-    "ExportError",
-    "ExportReport",
-    "INPUT",
-    "INTERVALS",
-    "KEY",
-    "ModelFileError",
-    "Name",
-    "SCHEMA",
-    "absolute_differences",
-    "has_valid_checksum",
-    "plain_names",
-    "with_checksum",
-]
-
-
 KEY = "bedl"  # of the metadata
 # 2: aleatoric is noise, epistemic all that is not known, for classes both in nats, and the three parts are outputs. In
 # files of schema 1, which are read as they are, aleatoric includes what the evidence lacks, and for classes the two are

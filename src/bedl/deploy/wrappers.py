@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from bedl.deploy.schema import ExportError
 
-__all__ = ["InUnits", "Tempered", "WithSpread"]
-
 
 class InUnits(nn.Module):
     """Predicts in the targets' own units what a method says of standardised targets.

@@ -1,4 +1,4 @@
-"""What rows that were not learned from say about a fitted model: how wide its intervals, how bold its probabilities."""
+"""Recalibration with held-out rows: widths of intervals, temperatures of probabilities."""
 
 from __future__ import annotations
 

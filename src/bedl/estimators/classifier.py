@@ -255,11 +255,10 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return f"{super().chosen_}, temperature {known:.2f}, {unknown:.2f} without evidence"
 
     def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLClassifier:
-        """Let rows that were not learned from decide how bold probabilities are, by a temperature, and how large
-        prediction sets are.
+        """Scale the temperature of probabilities, and calibrate prediction sets, with rows that were not trained on.
 
-        The order of the classes stays as it is; each part of the uncertainty keeps its share. Where there is no
-        evidence probabilities become bolder only if many of the rows that lack it are told rightly.
+        The order of the classes and the shares of the uncertainty components do not change. Where there is no
+        evidence, probabilities become more confident only if many of the rows without evidence are predicted rightly.
 
         Args:
             X: shape (n, n_features)
@@ -283,12 +282,11 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return self
 
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
-        """How unsure and why, as a pandas frame in *nats*.
+        """The components of the uncertainty, as a pandas frame in *nats*.
 
         ``total = aleatoric + epistemic``: the entropy of the probabilities, at most log(n_classes). In three parts,
-        ``total = data + distributional + model``: what would be left if the class probabilities were known (classes
-        overlap: aleatoric), what is missing in evidence, and what the network may be (both epistemic: more data would
-        settle it). With several labels at once the columns end in the label's name or number.
+        ``total = data + distributional + model``: overlap of the classes (aleatoric), lack of evidence, and uncertainty
+        about the weights (both epistemic). With several labels at once the columns end in the label's name or number.
         """
         import pandas
 

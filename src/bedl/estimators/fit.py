@@ -30,9 +30,9 @@ from bedl.training import (
 )
 from bedl.training.callbacks import Schedule, read_history
 from bedl.training.checkpoint import as_checkpoints
-from bedl.training.correction import Correct, reset_correction
 from bedl.training.data import Points, stream_seed
 from bedl.training.engines.stacked import VectorisationError, can_fuse
+from bedl.training.loop import Correct, reset_correction
 
 __all__ = ["TrainingConfig", "fit_many", "memory_of", "partial_train", "resolve_config", "seeds_of", "train"]
 
@@ -51,7 +51,7 @@ class TrainingConfig:
         patience: epochs without improvement.
         held_out: how many points decide when to stop; 0: none.
         lr: learning rate of Adam, at its highest.
-        n_calibration: how many points decide how bold probabilities are; 0: none.
+        n_calibration: how many points are held out for temperature scaling; 0: none.
     """
 
     epochs: int

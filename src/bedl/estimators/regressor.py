@@ -1,4 +1,4 @@
-"""Regression as scikit-learn knows it, with predictions that say how sure they are."""
+"""Regression in scikit-learn's interface, with predictive distributions."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     Inputs and targets are standardised inside; everything is given and returned in its own units.
 
     Args:
-        hidden_layers: widths of the hidden layers; ``"auto"``: as the method has it.
-        activation: between them: ``"relu"``, ``"elu"``, ``"tanh"``, …, or a function that makes a module.
+        hidden_layers: widths of the hidden layers; ``"auto"``: that of the method.
+        activation: ``"relu"``, ``"elu"``, ``"tanh"``, …, or a function that makes a module.
         net: a network of your own in their place: a module (a plain one is converted by `bedl.bayesianize`; it is
             copied, never changed) or a function ``(n_features, n_outputs) -> module``. It needs two outputs per target.
             With it, X may have more than two dimensions; the function is then given the shape of a point.
-        method: how to learn, by name: ``"auto"``, the recipe that bedl stands behind; ``"bedl"``, ``"bedl+reg"`` and
+        method: the name of the method: ``"auto"``, the recommended default; ``"bedl"``, ``"bedl+reg"`` and
             ``"bedl-hyper"``, the paper's own; `bedl.methods.registry.names()` lists all.
         method_options: options of the method, such as ``{"regularizer": bedl.PAC(strength=0.5)}`` for ``"bedl"``.
         teacher: what "distilled" learns from beside the rows' own targets: ``"auto"``, a committee of trees, a linear
@@ -58,25 +58,25 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             ``"logit-normal"`` for those between 0 and 1, or ``"count"`` for whole numbers from 0 on. All tails are
             those of mixtures. ``"auto"``: of the first three what makes rows most likely that were left out, where the
             method is "auto" or "distilled"; else normal.
-        ensemble: how many networks are trained; their predictions are mixed. Each holds out other points.
-        epochs: how often each point is seen at most; ``"auto"``: from the number of points.
+        ensemble: the number of networks, whose predictions are mixed. Each has its own validation points.
+        epochs: the maximal number of passes over the points; ``"auto"``: from the number of points.
         batch_size: points per step; ``"auto"``: from the number of points.
-        learning_rate: of Adam, at its highest. ``"auto"``: as the method has it, else 0.01, and 0.001 for images.
+        learning_rate: that of Adam, at its maximum. ``"auto"``: that of the method, else 0.01, and 0.001 for images.
         schedule: ``"cosine"``: the learning rate rises in the first steps and falls to 0 over the epochs;
             ``"warmup"``: it rises and stays there; ``"constant"``: it is the same from the first step on, after which
             all units of a wide network with Gaussian weights may be off.
-        validation_fraction: the part of the points that is held out to decide when to stop.
-        early_stopping: whether to hold points out, stop by them and return to the best epoch; ``"auto"``: as the method
-            has it. 64 points or fewer are all trained on, for the full number of epochs.
+        validation_fraction: the fraction of the points that is held out for early stopping.
+        early_stopping: whether to stop by the loss of held-out points and return to the best epoch; ``"auto"``: as the
+            method requires. 64 points or fewer are all trained on, for the full number of epochs.
         patience: epochs without improvement before stopping; ``"auto"``: a tenth of `epochs`, at least 10.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, …
-        checkpoint: a folder; a fit that was interrupted goes on from there when it is called again.
+        checkpoint: a folder; an interrupted fit resumes from it when it is called again.
         resume: ``"auto"``; True: there has to be a checkpoint; False: there must be none.
         callbacks: see `bedl.training.Callback`.
         compile: ``"auto"``: use `torch.compile` where the training is long enough for it to pay off; True or False.
         verbose: whether progress is shown.
-        warm_start: let `fit` go on from the weights (and the scaling) that are there.
-        random_state: a number makes everything reproducible. Global generators are never touched.
+        warm_start: let `fit` continue from the present weights (and scaling).
+        random_state: an int makes fits reproducible. Global generators are never used.
         precision: ``"auto"``: learn in single precision (in double where a column of X varies so little for its size
             that single would blur it), and predict in that of X. ``"double"``: learn in that of X as well.
             ``"bf16-mixed"``: products of networks that learn by steps round their operands to bfloat16 while learning,
@@ -132,15 +132,14 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     def predict_interval(
         self, X: Any, coverage: float = 0.9, X_var: Any = None, calibrated: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of the interval that should hold the target with probability `coverage`.
+        """Lower and upper ends of the interval that contains the target with probability `coverage`.
 
         Args:
             X: shape (n, n_features)
             coverage: the probability.
             X_var: variance of the noise in X, as in `fit`.
-            calibrated: after `calibrate`, and where the method holds out folds as the default does, as many standard
-                deviations below and above the mean as leave half of the rest of the rows that were held out on either
-                side. Otherwise, and where False, the quantiles of the prediction itself.
+            calibrated: whether to use conformal multipliers of the standard deviation, where there are some: from
+                `calibrate`, or out of fold. Otherwise, and where False, quantiles of the predictive distribution.
         """
         lower, upper = self.interval_of(self.predict_dist(X, X_var), coverage, calibrated)
         return self._shaped(lower), self._shaped(upper)
@@ -194,11 +193,10 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return pandas.DataFrame(values, columns=self._target_names(), index=getattr(X, "index", None))
 
     def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLRegressor:
-        """Let rows that were not learned from decide how wide intervals are (split conformal prediction).
+        """Recalibrate intervals with rows that were not trained on (split conformal prediction).
 
-        As many standard deviations below and above the mean as leave half of the rest of these rows on either side: in
-        this way both tails of any model hold their share, if new rows are like these. Densities and standard deviations
-        stay as they are.
+        Each tail is calibrated by itself: with coverage 90 %, 5 % of new targets lie below and 5 % above the interval,
+        on average over rows from the same distribution. Densities and standard deviations do not change.
 
         Args:
             X: shape (n, n_features)
@@ -280,10 +278,10 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return getattr(self, "held_out_", None) if given is None else given
 
     def uncertainty(self, X: Any, X_var: Any = None) -> Any:
-        """Where the spread comes from, as a pandas frame of *variances*, in the target's units squared.
+        """The components of the uncertainty, as a pandas frame of *variances*, in the target's units squared.
 
-        ``total = aleatoric + epistemic``: noise, and what is not known. In three parts, ``total = data + distributional
-        + model``: noise (aleatoric), lack of evidence, and what the network may be (both epistemic). With several
+        ``total = aleatoric + epistemic``, or ``total = data + distributional + model``: noise (aleatoric), lack of
+        evidence, and uncertainty about the weights (both epistemic). With several
         targets the columns end in the target's name or number: ``total_0``, …
         """
         import pandas
@@ -297,12 +295,12 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return pandas.DataFrame(columns, index=getattr(X, "index", None))
 
     def rows_to_label(self, X: Any, n: int = 1) -> np.ndarray:
-        """Which rows of X, whose targets are not known yet, to ask for: those that would tell most about all of X.
+        """The unlabelled rows of X to label next (batch active learning).
 
-        Not the `n` least known ones, which are often alike, but one after the other those whose labels would lower the
-        epistemic variance of all rows most; see `acquisition.most_telling`. Of more than 4,000 rows some
-        are looked at: 2,000 that are the least known, and 2,000 from the least to the best known. After 2,000 rows in
-        this way come the least known of the rest.
+        Rows are selected greedily: each time the one whose label would lower the epistemic variance of all rows most,
+        see `acquisition.most_telling`. The most uncertain rows are often alike, so they would be redundant. Of more
+        than 4,000 rows, the 2,000 most uncertain and 2,000 spread over the rest are considered. After 2,000 selected
+        rows the most uncertain of the rest follow.
 
         Args:
             X: shape (rows, n_features)

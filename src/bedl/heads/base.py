@@ -9,13 +9,10 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bedl._utils.arguments import RecordsArguments
 from bedl._utils.errors import BEDLError
+from bedl._utils.storage import RecordsArguments
 from bedl.heads.predictive import Predictive
 from bedl.moments import Moments, as_moments
-
-__all__ = ["Evidence", "Head", "Sampled", "head_of", "serves"]
-
 
 Evidence = Literal["all", "misleading"]
 

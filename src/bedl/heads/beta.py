@@ -27,9 +27,6 @@ from bedl.heads.predictive.categorical import can_look
 from bedl.moments import Moments
 from bedl.moments.numerics import std
 
-__all__ = ["Beta", "BetaPredictive"]
-
-
 UNKNOWN = -1  # in place of a label that nobody knows
 LABELS_PER_CHUNK = 2**12  # labels that are computed at a time: each takes some thousand numbers
 NODES, REACH = 40, 5.5  # of the rule for the labels' own noise: for each output, and in stds

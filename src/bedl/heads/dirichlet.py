@@ -26,9 +26,6 @@ from bedl.heads.predictive import CategoricalPredictive
 from bedl.heads.predictive.categorical import check_class_numbers, check_shares, mean_log_probability
 from bedl.moments import Moments
 
-__all__ = ["Dirichlet"]
-
-
 # Numbers in an intermediate result: on CPUs so few that they stay in the cache, elsewhere so many that calls are few.
 MAX_NUMEL_ON_CPU = 2**17
 MAX_NUMEL = 2**24

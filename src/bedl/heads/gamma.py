@@ -33,19 +33,6 @@ from bedl.heads.predictive.categorical import can_look
 from bedl.moments import Moments, numerics
 from bedl.moments.numerics import mills, normal_cdf, normal_pdf, standardize, std
 
-__all__ = [
-    "CountPredictive",
-    "Gamma",
-    "Outputs",
-    "expected_shape_terms",
-    "log_expected_pmf",
-    "log_mean",
-    "log_pmf",
-    "log_shape",
-    "rate_moments",
-]
-
-
 MAX_LOG_SHAPE = 20.0
 OUTER = 41  # nodes for f2
 INNER, REACH, GROWTH = 35, 6.0, 0.3  # nodes for f1

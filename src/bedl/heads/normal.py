@@ -14,9 +14,6 @@ from bedl.heads.predictive import NormalPredictive
 from bedl.moments import Moments
 from bedl.moments.numerics import normal_log_density
 
-__all__ = ["Normal"]
-
-
 MAX_LOG_EVIDENCE, MAX_LOG_NOISE = math.log(2.0), math.log(10.0)  # log variances, of targets whose variance is 1
 SIGNAL = (0.02, 1.0)  # between which shares of the target's variance is explained
 FAR, TOO_FLAT = 30.0, 0.5  # mean or std of targets that are hardly reached; std, in smallest noises, that hides in it

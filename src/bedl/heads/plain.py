@@ -17,8 +17,6 @@ from bedl.heads.predictive import CategoricalPredictive, NormalPredictive
 from bedl.moments import Moments
 from bedl.moments.numerics import normal_log_density
 
-__all__ = ["ExpectedMeanVariance", "ExpectedSoftmax", "MeanVariance", "Softmax"]
-
 
 class Softmax(Head):
     """Head for C classes of an ordinary network: y ~ Cat(softmax f), where f may be f ~ N(loc, variance).

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from bedl._utils.arguments import RecordsArguments
+from bedl._utils.storage import RecordsArguments
 from bedl.methods import storage
 from bedl.moments import Moments
 from bedl.nn import check_not_cached
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from bedl.heads import Head
     from bedl.heads.predictive import Predictive
     from bedl.objectives import Sum
-
-__all__ = ["FitMode", "Method"]
 
 
 FitMode = Literal["gradient", "direct", "members"]

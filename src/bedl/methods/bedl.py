@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from bedl.heads import Head
     from bedl.heads.predictive import Predictive
 
-__all__ = ["BEDL"]
-
 
 _PAPER = PAC()
 

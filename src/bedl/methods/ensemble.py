@@ -22,8 +22,6 @@ from bedl.moments import Moments
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = ["Ensemble"]
-
 
 class Ensemble(Method):
     """Methods of the same build whose predictions are mixed with equal weights.
@@ -90,7 +88,6 @@ def ensemble(problem: Problem, size: int = 5) -> Ensemble:
     """Plain networks of the method "deterministic", without the paper's adversarial examples.
 
     Args:
-        problem: what it is for.
         size: how many; 5 in the paper.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:

@@ -15,9 +15,6 @@ from bedl.methods.registry import Problem
 from bedl.nn import GaussianLayer, GaussianLinear, bayesianize
 from bedl.nn.layers import INIT_LOGVAR, LOGVAR_JITTER
 
-__all__ = ["ACTIVATIONS", "draw_weights", "gaussian_network", "hidden_layers", "plain_network", "widths_of"]
-
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU, "gelu": nn.GELU, "leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid,
     "silu": nn.SiLU, "softplus": nn.Softplus, "tanh": nn.Tanh,

@@ -28,8 +28,6 @@ from bedl.objectives import Batch
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = ["BOTH", "Deterministic", "DRAWS_PER_PASS", "check_samples", "mixture_of_draws", "plain_head"]
-
 
 BOTH = ("regression", "classification")
 
@@ -104,7 +102,6 @@ def mixture_of_draws(predict: Callable[[], Predictive], samples: int, seed: int,
         seed: of the draws.
         device: where the points are.
     """
-
     if torch.compiler.is_exporting():
         raise BEDLError(
             "a prediction that draws at random cannot be exported; 'fast-dropout' has the noise of 'mc-dropout' in "

@@ -25,8 +25,6 @@ from bedl.nn.tabular import PeriodicEmbedding, SkipLinear
 from bedl.objectives import PAC, HyperPrior, Known, Objective, Sum, Unknown, Unsure, WeightPrior
 from bedl.objectives.ood_samples import IMAGE, Perturbation, around_and_beyond, as_images, jittered, mirrored
 
-__all__ = ["are_images", "for_images"]
-
 
 def are_images(problem: Problem) -> bool:
     """Whether the points are images: of shape (channels, height, width), or rows that are images of a known shape."""
@@ -41,10 +39,10 @@ def for_images(perturbation: Perturbation, problem: Problem) -> Perturbation:
 
 
 def _image_training(n: int) -> Training:
-    """Six epochs of many images, more of few, without early stopping; some are held out to decide how bold it may be.
+    """Six epochs of many images, more of few, without early stopping; some are held out for temperature scaling.
 
-    As trained it is too cautious: images that are jittered are harder than those that it will see, and some copies are
-    data. Temperatures correct both (docs/results.md).
+    As trained it is underconfident: augmented images are harder than test images, and some synthetic OOD samples look
+    like data. Temperatures correct both (docs/experiments.md).
     """
     epochs = max(6, round(12 * (10_000 / n) ** 0.5))
     small = n < 3000
@@ -60,7 +58,6 @@ def images(
     """One network.
 
     Args:
-        problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unsure`.
         augment: whether images are shifted, turned and bent a little each time they are seen (`jittered`). Turn it off
@@ -92,7 +89,7 @@ def _in_turn(kinds: Sequence[Perturbation]) -> Perturbation:
 # BEDL by name: the paper's three, and the default.
 
 
-@register_alias("auto", "the recipe that bedl stands behind")
+@register_alias("auto", "the recommended default")
 def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
     """Classes of images have a recipe of their own. Tables of numbers: a fold ensemble, which is safe on small tables
     and knows what it has not seen. One network that has to learn by steps is asked for evidence too, and stopped early,
@@ -123,7 +120,6 @@ def bedl(
     """Plain BEDL of Haussmann et al., AABI 2020.
 
     Args:
-        problem: what it is for.
         regularizer: added to the marginal likelihood, such as `PAC(strength=0.5)`.
         head: options of the head, such as ``{"beta": 10.0}`` in regression.
         samples: draws of the outputs for each point, in training and prediction; None: in closed form.
@@ -150,7 +146,6 @@ def bedl_reg(
     """BEDL+Reg of Haussmann et al., AABI 2020, with the paper's own PAC term.
 
     Args:
-        problem: what it is for.
         head: options of the head.
         samples: draws of the outputs for each point; None: in closed form.
         gain: variance of the weights' means at the start, see "bedl".
@@ -198,7 +193,6 @@ def evidence(
     """One network.
 
     Args:
-        problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unknown`.
         weight_prior: strength of `WeightPrior`; None: 30 for tables of more than two columns, of which a network of a

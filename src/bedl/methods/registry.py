@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from bedl._utils.errors import BEDLError
 from bedl.methods.base import Method
 
-__all__ = ["Problem", "MethodSpec", "Training", "UnknownMethodError", "get", "names", "register", "resolve"]
-
 
 class UnknownMethodError(BEDLError, ValueError):
     """There is no method of this name, or it cannot do what is asked for."""
@@ -31,7 +29,7 @@ class Training:
         batch_size: points per step.
         lr: learning rate of Adam, at its highest.
         early_stopping: whether points are held out to decide when to stop.
-        tempered: whether points are held out to decide how bold class probabilities are.
+        tempered: whether points are held out for temperature scaling.
     """
 
     epochs: int

@@ -15,15 +15,12 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from bedl._utils.arguments import arguments_of, make, missing_in, rebuild
 from bedl._utils.errors import ModelFileError
 from bedl._utils.io import check_writable, in_order, write_atomically
-from bedl._utils.tensors import checksum
+from bedl._utils.storage import arguments_of, checksum, make, missing_in, rebuild
 
 if TYPE_CHECKING:
     from bedl.methods.base import Method
-
-__all__ = ["FILE", "fetch", "load", "save", "save_folder"]
 
 
 FORMAT, SCHEMA = "bedl.methods", 1

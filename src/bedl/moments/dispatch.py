@@ -16,9 +16,6 @@ from torch.autograd import Function
 
 from bedl._utils.errors import UnsupportedOperationError, function_name
 
-__all__ = ["dispatch", "register_rule", "use_rules"]
-
-
 Rule = Callable[..., Any]
 
 _RULES: dict[Callable, Rule] = {}  # filled by bedl.moments.rules and register_rule
@@ -159,7 +156,7 @@ def _checked(func: Callable, rule: Rule) -> Rule:
 def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
     """Lay rules over the table inside a `with` block, in this thread only.
 
-        Example:
+    Example:
             >>> import bedl, torch
             >>> import torch
     import torch.nn.functional as F

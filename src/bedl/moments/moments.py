@@ -20,8 +20,6 @@ from bedl.moments.dispatch import dispatch, refusal
 
 # Last, because they build on this file: whoever has Moments has their rules.
 
-__all__ = ["Moments", "as_moments", "variance_dtype"]
-
 
 View = Callable[[Tensor], Tensor]
 

@@ -12,9 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Rule", "hermite", "joined", "legendre", "tensors"]
-
-
 Rule = tuple[tuple[float, ...], tuple[float, ...]]  # nodes and weights
 
 

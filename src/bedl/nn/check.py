@@ -377,7 +377,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """ "fine"; "fine, but trained otherwise", if what is learned is not what the code says; or "wrong"."""
+        """One of "fine"; "fine, but trained otherwise", if what is learned is not what the code says; or "wrong"."""
         if not self.ok:
             return "wrong"
         own = [kind for _, kind in self.kept if not hasattr(nn, kind)]  # weights that no layer of torch's holds

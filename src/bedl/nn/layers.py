@@ -226,7 +226,6 @@ class GaussianLayer(nn.Module):
 
         Random inputs are drawn too. This is the oracle that the moments are tested against.
         """
-
         values = [point_value(x) for x in inputs]
         rows = RowLayout() if self.drawn is None else self.drawn.rows(self, self.n_points(*values))
 
@@ -301,7 +300,8 @@ class GaussianLinear(GaussianLayer, nn.Linear):
 
     def sample(self, *inputs: Any) -> Any:
         """As `GaussianLayer.sample`. A point of one row meets each weight once, so that its outputs are independent
-        normals given the row: they are drawn instead of the many weights (Kingma, Salimans and Welling, 2015)."""
+        normals given the row: they are drawn instead of the many weights (Kingma, Salimans and Welling, 2015).
+        """
         x = point_value(*inputs)
         draws = self.drawn
         if x.dim() != 2 or not (draws is None or draws.sharing.draws_outputs):

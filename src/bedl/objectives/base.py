@@ -11,15 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bedl._utils.arguments import RecordsArguments
+from bedl._utils.storage import RecordsArguments
 from bedl.moments import Moments
 from bedl.nn.calling import Output, count_points, join_parts, outputs_of
 
 if TYPE_CHECKING:
     from bedl.heads import Head
     from bedl.heads.base import Evidence
-
-__all__ = ["Batch", "ForwardPass", "MarginalLikelihood", "Objective", "Sum"]
 
 
 class Batch(NamedTuple):

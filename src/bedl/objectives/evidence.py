@@ -19,8 +19,6 @@ from torch import Tensor
 from bedl.objectives.base import Batch, ForwardPass, Objective
 from bedl.objectives.ood_samples import Perturbation, takes_batched, with_copies
 
-__all__ = ["Known", "Unknown", "Unsure"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Known(Objective):

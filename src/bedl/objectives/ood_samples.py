@@ -20,37 +20,6 @@ from bedl.moments import Moments
 from bedl.nn.calling import has_parts, map_parts
 from bedl.objectives.base import Batch
 
-__all__ = [
-    "IMAGE",
-    "Perturbation",
-    "TABLE",
-    "around_and_beyond",
-    "as_images",
-    "channel_range",
-    "draw_integer",
-    "draw_uniform",
-    "each_of",
-    "grafted",
-    "invert_contrast",
-    "jittered",
-    "joined",
-    "maximum_of_two",
-    "mirrored",
-    "moved",
-    "noisy",
-    "one_of",
-    "outside_range",
-    "permute_columns",
-    "perturbation_for",
-    "shuffle_blocks",
-    "smooth_blobs",
-    "takes_batched",
-    "turned",
-    "varied",
-    "warped",
-    "with_copies",
-]
-
 
 def draw_uniform(x: Tensor, *shape: int, generator: Generator | None) -> Tensor:
     """Uniform numbers in [0, 1) where `x` is; drawn where the generator is."""
@@ -487,7 +456,8 @@ def with_copies(
     batch: Batch, perturbation: Perturbation | None, generator: Generator | None = None, share: float = 1.0
 ) -> Batch:
     """The batch with perturbed copies of its inputs, or of a share of them, unless it has some; a noisy input's copy is
-    as noisy."""
+    as noisy.
+    """
     if batch.perturbed is not None:
         return batch
     if perturbation is None and has_parts(batch.x):

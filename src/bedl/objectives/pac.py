@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bedl.heads import Head
     from bedl.heads.base import Evidence
 
-__all__ = ["PAC", "VacuousBound"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PAC(Objective):

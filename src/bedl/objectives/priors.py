@@ -13,8 +13,6 @@ from bedl._utils.errors import BEDLError
 from bedl.nn import GaussianLayer
 from bedl.objectives.base import ForwardPass, Objective
 
-__all__ = ["EmpiricalPrior", "ExpectedLikelihood", "HyperPrior", "WeightPrior"]
-
 
 @dataclasses.dataclass(frozen=True)
 class HyperPrior(Objective):

@@ -23,29 +23,6 @@ if TYPE_CHECKING:
     from bedl.training.checkpoint import Checkpoints
     from bedl.training.loop import Run
 
-__all__ = [
-    "Callback",
-    "Constant",
-    "Cosine",
-    "EarlyStopping",
-    "EarlyStoppingState",
-    "History",
-    "Progress",
-    "Row",
-    "Schedule",
-    "WARMUP",
-    "Warmup",
-    "as_places",
-    "check_callbacks",
-    "counted",
-    "early_stopping_of",
-    "log_density",
-    "log_prob_of",
-    "read_history",
-    "scored",
-    "with_history",
-]
-
 
 Row = dict[str, Any]
 

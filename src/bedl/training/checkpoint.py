@@ -26,38 +26,8 @@ from torch import Tensor, nn
 
 from bedl._utils.errors import BEDLError
 from bedl._utils.io import in_order, write_atomically
-from bedl._utils.tensors import checksum
+from bedl._utils.storage import checksum
 from bedl.nn.layers import CORRECTION
-
-__all__ = [
-    "CheckpointError",
-    "Checkpoints",
-    "FORMAT",
-    "CheckpointTimer",
-    "VERSION",
-    "as_checkpoints",
-    "build_of",
-    "capture",
-    "capture_torch",
-    "checksum",
-    "compare_settings",
-    "compare_tensors",
-    "flatten",
-    "gather_json",
-    "latest",
-    "load_weights",
-    "prune",
-    "read",
-    "restore",
-    "restore_torch",
-    "resume_from",
-    "save_weights",
-    "seed",
-    "tensors_from_lists",
-    "unflatten",
-    "write",
-]
-
 
 FORMAT = "bedl.training.checkpoint"
 VERSION = 2
@@ -325,7 +295,7 @@ def load_weights(method: nn.Module, path: str | Path) -> None:
     """Load the weights of a checkpoint, or of `save_weights`, into a method of the same build, on any device.
 
     Raises:
-        CheckpointError: if the file is damaged, from elsewhere, or of another network; the method is left as it was.
+        CheckpointError: if the file is damaged, no checkpoint, or of another network; the method is unchanged.
     """
     content = read(Path(path))
     if "method" not in content:

@@ -22,9 +22,6 @@ from bedl.moments import Moments
 from bedl.nn import GaussianLayer
 from bedl.training.data import Points, cast
 
-__all__ = ["Compile", "Compiled", "limit_threads", "has_fast_bfloat16", "should_compile", "variance_precision"]
-
-
 Compile = bool | str  # True, False or "auto"
 
 logger = logging.getLogger("bedl")

@@ -16,28 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from bedl.moments import Moments, variance_dtype
 from bedl.nn.calling import has_parts, map_parts
 
-__all__ = [
-    "Data",
-    "Fetched",
-    "DataCursor",
-    "Points",
-    "StepShard",
-    "RowSource",
-    "TrainingData",
-    "Unpack",
-    "as_points",
-    "as_validation",
-    "cast",
-    "epoch_order",
-    "global_batches",
-    "rows_of",
-    "shard_of",
-    "stream_seed",
-    "unpacked",
-    "warn_of_targets",
-]
-
-
 Unpack = Callable[[Any], Any]
 
 TARGETS = ("labels", "label", "targets", "target", "y")

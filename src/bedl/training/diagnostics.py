@@ -17,8 +17,6 @@ from bedl._utils.errors import BEDLError
 from bedl.methods import Batch, Method
 from bedl.nn import GaussianLayer
 
-__all__ = ["NonFiniteLossError", "Origin", "find_origin", "check_constant_predictions", "warn_of_missing_gradients"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Origin:

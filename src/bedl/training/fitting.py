@@ -29,14 +29,19 @@ from bedl.training.callbacks import (
 )
 from bedl.training.checkpoint import Checkpoints, as_checkpoints
 from bedl.training.compile import Compile, limit_threads
-from bedl.training.correction import Correct, correct_after_fit, reset_correction
 from bedl.training.data import Data, Points, TrainingData, as_points, as_validation, stream_seed, warn_of_targets
 from bedl.training.engines.fabric import FabricRun
 from bedl.training.engines.replica_data import ReplicaBatches
 from bedl.training.engines.stacked import ReplicaRun, StackedNetworks
-from bedl.training.loop import GradientOptions, MakeOptimizer, Settings, adam
-
-__all__ = ["FitResult", "ReplicasResult", "fit", "fit_replicas"]
+from bedl.training.loop import (
+    Correct,
+    GradientOptions,
+    MakeOptimizer,
+    Settings,
+    adam,
+    correct_after_fit,
+    reset_correction,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,9 +21,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from bedl.training import checkpoint
 from bedl.training.data import DataCursor, Fetched, Points, StepShard, Unpack, rows_of, stream_seed, unpacked
 
-__all__ = ["LoaderPoints", "Stream", "points_of_loader", "validation_of_loader"]
-
-
 logger = logging.getLogger("bedl")
 CPU = torch.device("cpu")  # where data are drawn
 

@@ -13,9 +13,6 @@ from bedl.bench.benchmark import Cell, Choice, Column, Root, RunResult, Table
 from bedl.bench.images import PAPER, Images, fitted, load, network_setup, settings_of
 from bedl.evaluation import metrics
 
-__all__ = ["TABLE", "attacked"]
-
-
 STRENGTHS = {"mnist": tuple(i / 10 for i in range(11)), "cifar-1-5": tuple(i / 40 for i in range(9))}
 SHOWN = {"mnist": (0.1, 0.3), "cifar-1-5": (0.05, 0.1)}
 ATTACKED = 1000  # of the test images, the first

@@ -16,9 +16,6 @@ from bedl.bench.util import PeakMemory, cifar_net, lenet5, medians, mlp, threads
 from bedl.methods import Batch, Method, Problem, registry
 from bedl.moments import Moments
 
-__all__ = ["TABLE"]
-
-
 SHAPES = {"table": (8,), "lenet": (1, 28, 28), "cifar-net": (3, 32, 32)}
 POINTS = {"table": 4096, "lenet": 100, "cifar-net": 20}  # in a batch
 ROWS = 10_000  # of the training set, for terms that are divided by it

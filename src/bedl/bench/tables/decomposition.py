@@ -12,9 +12,6 @@ from bedl.bench.benchmark import Cell, Column, Root, RunResult, Table
 from bedl.bench.presets import setup
 from bedl.bench.util import SOURCES, in_gap, noise_of_gap, with_gap
 
-__all__ = ["TABLE"]
-
-
 ROWS = 400
 TARGETS = np.linspace(-6, 6, 61)
 CLASSES = np.linspace(-9, 9, 61)  # from a blob through the middle of all, and far beyond on both sides

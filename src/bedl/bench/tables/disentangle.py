@@ -15,9 +15,6 @@ from bedl.bench.benchmark import Cell, Column, Root, RunResult, Table
 from bedl.bench.presets import setup
 from bedl.bench.util import SOURCES, Source, spearman
 
-__all__ = ["TABLE"]
-
-
 SIZES = (50, 100, 200, 400, 800, 1600, 3200)
 FIXED_SIZE, FIXED_NOISE = 400, 2  # rows while the noise varies; which of the noises while the number of rows does
 FRESH = 500  # rows that the parts are averaged over

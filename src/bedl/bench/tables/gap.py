@@ -15,9 +15,6 @@ from bedl.bench.benchmark import Cell, Published, Root, RunResult
 from bedl.bench.regression import Parts, fit_and_score
 from bedl.bench.tables.uci import FOLDERS, UCI
 
-__all__ = ["TABLE"]
-
-
 FEATURES = {
     "boston": 13, "energy": 8, "concrete": 8, "wine": 11, "kin8nm": 8, "power": 4, "naval": 16, "protein": 9,
 }  # fmt: skip

@@ -12,9 +12,6 @@ from bedl.bench.images import Images, class_scores, fitted, load, network_setup,
 from bedl.bench.presets import SAME, Setup, figures
 from bedl.bench.regression import seed_of
 
-__all__ = ["TABLE"]
-
-
 SOME, SCORED = 1000, 1000  # images that processes learn from, and test images that all are scored on there
 SUBSETS = {"mnist-1000": "mnist", "cifar10-1000": "cifar10"}
 EXACT = ("nngp", "convnet-gp", "residual-cnn-gp", "resnet-gp")  # solve for all rows at once

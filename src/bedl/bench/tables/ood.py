@@ -19,9 +19,6 @@ from bedl.bench.images import (
 )
 from bedl.bench.presets import SAME, figures
 
-__all__ = ["TABLE"]
-
-
 OUT_OF_DOMAIN = {"mnist": "fashion", "cifar-1-5": "cifar-6-10"}  # the paper's
 FURTHER = ("cifar-grey", "turned", "inverted", "noise", "latin", "greek", "strokes", "digits")
 
@@ -30,12 +27,12 @@ class OOD(Table):
     """LeNet-5 with strides for MNIST, a wider one for the first five classes of CIFAR-10."""
 
     name = "ood"
-    title = "Images, and foreign images"
+    title = "OOD detection on images"
     about = (
-        "Foreign are Fashion-MNIST for MNIST and the last five classes for CIFAR-10's first five. ECDF-AUC is the area "
-        "under the distribution of the entropies: low on foreign images is good only where it is high on known ones. "
-        "AUROC is by the entropy unless said otherwise; further foreign sets are scored by the epistemic part. On "
-        "CIFAR the default is told that pictures may be mirrored, and takes 10 epochs: rows name all settings."
+        "OOD images are Fashion-MNIST for MNIST and the last five classes for CIFAR-10's first five. ECDF-AUC is the "
+        "area under the distribution function of the entropies: low on OOD images is good only where it is high in "
+        "domain. AUROC is by the entropy unless stated otherwise; further OOD sets are scored by the epistemic "
+        "component. On CIFAR the default uses mirrored images and 10 epochs: rows name all settings."
     )
     datasets = tuple(OUT_OF_DOMAIN)
     methods = {"paper": PAPER, "authors": ("bedl", "bedl+reg"), "best": ("auto", "edl", "deterministic", "bedl+reg")}  # noqa: RUF012
@@ -45,8 +42,8 @@ class OOD(Table):
     )  # fmt: skip
     columns = (
         Column("error", "test error", "lower", share=True),
-        Column("ecdf_auc", "ECDF-AUC, foreign", "lower", places=3),
-        Column("ecdf_auc_known", "ECDF-AUC, known", "higher", places=3),
+        Column("ecdf_auc", "ECDF-AUC, OOD", "lower", places=3),
+        Column("ecdf_auc_known", "ECDF-AUC, in-domain", "higher", places=3),
         Column("nll", "NLL", "lower", places=4),
         Column("ece", "ECE", "lower", share=True),
         Column("brier", "Brier", "lower", places=4),
@@ -92,13 +89,13 @@ class OOD(Table):
 
 
 def run(cell: Cell, images: Images, root: Root = None, most: int | None = None) -> RunResult:
-    """Learn, then score the test part and the foreign sets, once.
+    """Train, then score the test part and the OOD sets, once.
 
     Args:
         cell: which it is.
         images: its data.
         root: where foreign data are.
-        most: look at no more images of each foreign set.
+        most: the number of images of each OOD set, at most.
     """
     from bedl.bench.images import foreign_sets
     from bedl.bench.util import cifar_net, lenet5

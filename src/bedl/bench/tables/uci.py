@@ -12,9 +12,6 @@ from bedl.bench.benchmark import Cell, Choice, Published, Root, RunResult, Table
 from bedl.bench.presets import uci_log_likelihoods
 from bedl.bench.regression import COLUMNS, PAPER, Parts, alike, equivalent_runs, fit_and_score, relabelled
 
-__all__ = ["FOLDERS", "TABLE", "UCI"]
-
-
 FOLDERS = {
     "boston": "bostonHousing", "energy": "energy", "concrete": "concrete", "wine": "wine-quality-red",
     "wine-distinct": "wine-quality-red", "kin8nm": "kin8nm", "power": "power-plant", "naval": "naval-propulsion-plant",

@@ -28,7 +28,7 @@ def bench(
     splits: Annotated[
         str | None, typer.Option("--splits", metavar="NUMBERS", help="Such as 0-4 or 0,2,7.", show_default="all")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="NUMBERS", help="Of what is drawn, such as 0-2.")] = "0",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="NUMBERS", help="Random seeds, such as 0-2.")] = "0",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes on this machine.")] = 1,
     scheduler: Annotated[
         str | None,
@@ -51,9 +51,9 @@ def bench(
     """Run the paper's tables, and show our figures beside the published ones.
 
     A finished cell, that is one method on one split of a data set, is a line of JSON in FOLDER/TABLE.jsonl: its
-    settings, scores, seconds and versions, or why it failed. The same command goes on where it was stopped. The preset
+    settings, scores, seconds and versions, or the error. The same command resumes. The preset
     paper has the settings of the paper's text and names each deviation, authors those of its authors' public code, for
-    BEDL and BEDL+Reg; best runs methods as they come. 'bedl bench
+    BEDL and BEDL+Reg; best the default settings of each method. 'bedl bench
     page' makes one HTML page of all rows that are there. Where cells failed, the exit code is 1.
 
     Examples:

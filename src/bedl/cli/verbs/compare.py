@@ -28,28 +28,32 @@ def compare(
             show_default="auto, ensemble, bedl, linear, extra-trees, boosting",
         ),
     ] = None,
-    splits: Annotated[int, typer.Option("--splits", min=1, max=1000, help="How often rows are held out anew.")] = 5,
-    holdout: Annotated[float, typer.Option("--holdout", min=0.01, max=0.9, help="Share of the rows held out.")] = 0.2,
+    splits: Annotated[int, typer.Option("--splits", min=1, max=1000, help="Number of random splits.")] = 5,
+    holdout: Annotated[
+        float, typer.Option("--holdout", min=0.01, max=0.9, help="Share of the rows that are held out.")
+    ] = 0.2,
     ood: Ood = None,
     leave_out: Annotated[
-        str | None, typer.Option("--leave-out", metavar="CLASS", help="A class not learned: its rows are foreign.")
+        str | None,
+        typer.Option("--leave-out", metavar="CLASS", help="A class to leave out of training: its rows are OOD."),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", min=1, help="How often rows are seen.", show_default="as each method has it"),
+        typer.Option("--epochs", min=1, help="Passes over the rows.", show_default="that of each method"),
     ] = None,
     hidden: Annotated[
-        str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50; auto: as methods have it.")
+        str,
+        typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50; auto: that of each method."),
     ] = "auto",
     coverage: Coverage = 0.9,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Where results go; the same again goes on from there."),
+        typer.Option("--out", "-o", metavar="FOLDER", help="Folder for results; the same command resumes from it."),
     ] = None,
     page: Annotated[
         Path | None, typer.Option("--page", metavar="FILE", help="An HTML page of the best, with the comparison.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of splits and training.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of splits and training.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     overwrite: Overwrite = False,
     encoding: Encoding = None,
@@ -59,16 +63,15 @@ def compare(
     *,
     reading: dict[str, Any],
 ) -> None:
-    """Which method for my data? Train several on the same splits, and score them on the rows held out.
+    """Compare methods: train them on the same splits, and score them on the held-out rows.
 
-    By default: bedl's default, an ensemble, a single BEDL network, and of scikit-learn a linear model, extremely
-    randomised trees and boosting, whose noise or temperature out-of-fold predictions give. --methods all: every one.
+    By default: bedl's default, an ensemble, a single BEDL network, and scikit-learn's linear model, extremely
+    randomised trees and boosting, with noise or temperature from out-of-fold predictions. --methods all: every method.
 
     Numbers: negative log-likelihood, RMSE, coverage of the intervals, calibration error. Classes: accuracy, negative
-    log-likelihood, ECE. With --ood or --leave-out: how well foreign rows are told from familiar ones. For all: seconds
-    to train, and to predict 1,000 rows. Differences to the best come with their standard error over the splits; within
-    it two methods are tied. With --out, results are kept as they come: the same command goes on where it was stopped,
-    and more methods or splits can be added.
+    log-likelihood, ECE. With --ood or --leave-out: how well OOD rows are detected. For all: seconds to train, and to
+    predict 1,000 rows. Differences to the best have a standard error over the splits; within it two methods are tied.
+    With --out, finished runs are kept: the same command resumes, and can add methods or splits.
 
     Examples:
 

@@ -64,7 +64,7 @@ def fetch(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Download a data set from where it is published; resumed where it broke off, checked by SHA-256.
+    """Download a data set from where it is published; tried again where it breaks off, checked by SHA-256.
 
     Examples:
 

@@ -29,8 +29,8 @@ def evaluate(
     """Score a model on a table that has the target.
 
     Numbers: negative log-likelihood, RMSE, CRPS, coverage of the intervals, calibration error. Classes: accuracy,
-    negative log-likelihood, ECE, Brier score. With --ood: how well foreign rows are told from familiar ones (AUROC,
-    AUPR, FPR95). Score on rows that were not learned from.
+    negative log-likelihood, ECE, Brier score. With --ood: how well out-of-distribution rows are detected (AUROC,
+    AUPR, FPR95). Score on rows that were not trained on.
 
     Examples:
 
@@ -76,10 +76,10 @@ def report(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write one HTML page that shows what the model says, how sure it is, and whether it is right to be.
+    """Write one HTML page: predictions, their uncertainty, calibration, errors, and the columns behind them.
 
-    The page is a single file, works offline, and shows scores, calibration, both kinds of uncertainty and the most
-    uncertain rows; images as images. Without the target column it shows predictions only.
+    The page is a single file and works offline. It shows scores, calibration, uncertainty components, the most
+    uncertain rows, and importance and drift of the columns. Without the target column it shows predictions only.
 
     Examples:
 

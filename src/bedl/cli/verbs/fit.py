@@ -34,25 +34,27 @@ def fit(
         typer.Option("--out", "-o", metavar="FOLDER", help="Where the model goes.", show_default="named after DATA"),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="What is trained; 'bedl methods' lists the names.")
+        str, typer.Option("--method", metavar="NAME", help="The method; 'bedl methods' lists them.")
     ] = "auto",
     holdout: Annotated[
         float,
-        typer.Option("--holdout", callback=_holdout, help="Share of the rows kept aside and scored at the end."),
+        typer.Option("--holdout", callback=_holdout, help="Share of the rows that are held out and scored at the end."),
     ] = 0.1,
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", min=1, help="How often each row is seen, at most.", show_default="from the data"),
+        typer.Option("--epochs", min=1, help="Passes over the rows, at most.", show_default="from the data"),
     ] = None,
-    ensemble: Annotated[int, typer.Option("--ensemble", min=1, max=1000, help="How many networks are mixed.")] = 1,
+    ensemble: Annotated[
+        int, typer.Option("--ensemble", min=1, max=1000, help="Number of networks in an ensemble.")
+    ] = 1,
     hidden: Annotated[str, typer.Option("--hidden", metavar="WIDTHS", help="Hidden layers, such as 100,50.")] = "auto",
     class_weight: Annotated[
         Literal["balanced"] | None,
-        typer.Option("--class-weight", help="balanced: all classes count the same, however many rows they have."),
+        typer.Option("--class-weight", help="balanced: all classes have the same weight."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random choices.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted fit.")] = False,
     overwrite: Overwrite = False,
     encoding: Encoding = None,
     root: Root = None,
@@ -61,10 +63,10 @@ def fit(
     *,
     reading: dict[str, Any],
 ) -> None:
-    """Learn from a table, and write a model folder.
+    """Train a model on a table, and write a model folder.
 
-    Categories, dates and missing values are taken care of, and what was done is said. Rows are read in batches: the
-    table may be larger than memory. Training stops by itself. Ctrl-C keeps the last checkpoint; --resume goes on.
+    Categories, dates and missing values are encoded, with a note on each. Rows are read in batches: the table may be
+    larger than memory. Training stops early. Ctrl-C keeps the last checkpoint; --resume continues.
 
     Examples:
 

@@ -30,12 +30,10 @@ def predict(
     on_foreign_values: Foreign = "error",
     keep: Annotated[
         list[str] | None,
-        typer.Option(
-            "--keep", metavar="COLUMN", help="A column that goes along with the predictions; may be repeated."
-        ),
+        typer.Option("--keep", metavar="COLUMN", help="A column to pass through to the predictions; may be repeated."),
     ] = None,
     row_numbers: Annotated[
-        bool, typer.Option("--row-numbers", help="Begin each prediction with the number of its row, from 1.")
+        bool, typer.Option("--row-numbers", help="Add a first column with row numbers, from 1.")
     ] = False,
     scheduler: Annotated[
         str | None,
@@ -48,19 +46,18 @@ def predict(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Predict each row of a table: value or class, how sure, and why not surer.
+    """Predict each row of a table: value or class, uncertainty, and its components.
 
-    Numbers: prediction, std, lower and upper end of the interval, aleatoric_std (noise: more data will not help) and
-    epistemic_std (what is not known). Classes: prediction, entropy, aleatoric_entropy and epistemic_entropy in nats,
-    and the probability of each class. Then the three parts: data_… is noise, distributional_… too little evidence,
-    model_… what the network could be otherwise; the latter two make up epistemic_…. Squares of the stds add up to that
-    of std, entropies to the entropy. Rows come in the order of the table and are read in batches. --json without --out
-    prints one JSON object per line. An .onnx model runs without PyTorch.
+    Numbers: prediction, std, lower and upper end of the interval, aleatoric_std (noise, not explained by this model)
+    and epistemic_std. Classes: prediction, entropy, aleatoric_entropy and epistemic_entropy in nats, and the
+    probability of each class. Then the three components: data_… is noise, distributional_… lack of evidence, model_…
+    uncertainty about the weights; the latter two make up epistemic_…. Variances (squared stds) add up, and so do
+    entropies. Rows keep the order of the table and are read in batches. --json without --out prints one JSON object
+    per line. An .onnx model runs without PyTorch.
 
     A pattern in quotes, such as 'part-*.parquet', stands for several files: --out is then a folder that gets a file of
-    predictions for each. With --scheduler the workers of a Dask cluster predict them, from an .onnx model; files, model
-    and folder have to be where all of them can see them. The same command goes on where it was stopped, and predicts
-    files that have changed since anew.
+    predictions for each. With --scheduler the workers of a Dask cluster predict them, from an .onnx model; all of them
+    need access to files, model and folder. The same command resumes, and predicts changed files again.
 
     Examples:
 

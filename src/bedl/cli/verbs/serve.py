@@ -22,7 +22,9 @@ def serve(
     on_foreign_values: Foreign = "error",
     reference: Annotated[
         str | None,
-        typer.Option("--reference", metavar="DATA", help="Rows whose epistemic share stands beside the drift gauge."),
+        typer.Option(
+            "--reference", metavar="DATA", help="Rows whose epistemic share is the reference of the drift gauge."
+        ),
     ] = None,
     max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows of one request.")] = 10_000,
     max_megabytes: Annotated[float, typer.Option("--max-megabytes", min=0.001, help="Size of one request.")] = 16.0,
@@ -30,7 +32,7 @@ def serve(
     root: Root = None,
     debug: Debug = False,
 ) -> None:
-    """Serve a model over HTTP: predictions with intervals and kinds of uncertainty, until Ctrl-C.
+    """Serve a model over HTTP: predictions with intervals and uncertainty components, until Ctrl-C.
 
     POST /predict takes rows as JSON, CSV or Arrow, and answers in the format of the Accept header. The address itself
     is a page where a CSV file can be dropped. /openapi.json describes rows and predictions, /health says that the
@@ -46,9 +48,9 @@ def serve(
       bedl serve model.onnx --host 0.0.0.0 --reference held-out.csv
     """
     from bedl.data import open_table
+    from bedl.deploy.serve import ServeOptions
+    from bedl.deploy.serve import serve as run
     from bedl.estimators.tabular import load
-    from bedl.integrations.serve import ServeOptions
-    from bedl.integrations.serve import serve as run
 
     table = {"handle_unknown": handle_unknown, "extra": extra, "on_foreign_values": on_foreign_values}
     options = ServeOptions(coverage, table, max_rows, int(max_megabytes * 2**20), timeout)

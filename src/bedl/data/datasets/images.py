@@ -1,27 +1,20 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 as torchvision lays them out on disk.
+"""MNIST, Fashion-MNIST and CIFAR-10 as `bedl data fetch` lays them out on disk.
 
-MNIST/raw/train-images-idx3-ubyte[.gz], …   FashionMNIST/raw/…
-cifar-10-batches-bin/data_batch_1.bin, …    or cifar-10-batches-py/data_batch_1, …
+MNIST/raw/train-images-idx3-ubyte[.gz], …   FashionMNIST/raw/…   cifar-10-batches-bin/data_batch_1.bin, …
 """
 
 from __future__ import annotations
 
 import gzip
-import importlib
-import pickle
 import struct
 import zlib
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bedl._utils.errors import DataError, DataFileNotFoundError
 from bedl.data.datasets.download import data_root
-
-__all__ = ["IMAGE_CLASSES", "load_images", "read_cifar_batch"]
-
 
 IMAGE_CLASSES: dict[str, list[str]] = {
     "mnist": [str(digit) for digit in range(10)],
@@ -111,79 +104,17 @@ def _bounded(path: Path, name: str, content: bytes) -> bytes:
 
 # -- CIFAR-10 -------------------------------------------------------------------------------------
 def _cifar(root: Path, train: bool) -> tuple[np.ndarray, np.ndarray]:
-    names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
-    binary, pickled = root / "cifar-10-batches-bin", root / "cifar-10-batches-py"
-    if not binary.is_dir() and pickled.is_dir():
-        parts = [read_cifar_batch(_existing(pickled / name)) for name in names]
-    else:
-        parts = [_cifar_binary(_existing(binary / f"{name}.bin")) for name in names]
-    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return images.reshape(-1, 3, 32, 32), labels
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise _absent(path, "cifar10")
-    return path
-
-
-def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of one byte for the label and 3 × 32 × 32 for the image."""
-    content = _content(path, "cifar10")[1]
-    if not content or len(content) % _CIFAR_ROW:
-        raise _damaged(
-            path, "cifar10", f"its {len(content)} bytes are no multiple of {_CIFAR_ROW}, the size of an image"
-        )
-    rows = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_ROW)
-    return rows[:, 1:], rows[:, 0]
-
-
-# CIFAR-10's Python version is a pickle, and unpickling runs what the file says. This reader runs nothing of it.
-#
-# Only names that rebuild NumPy arrays are admitted; any other is refused before it is called. Files of our own are
-# never pickles.
-
-
-_MAX_PICKLE_BYTES = 256 << 20
-_ARRAY_NAMES = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return _latin1  # how protocol 2 spells bytes
-        if (module, name) not in _ARRAY_NAMES:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of an array")
-        if module.endswith("multiarray"):  # its home has moved with NumPy 2
-            core = "_core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "core"
-            module = f"numpy.{core}.multiarray"
-        return getattr(importlib.import_module(module), name)
-
-
-def _latin1(text: str, encoding: str) -> bytes:
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"it encodes text as {encoding!r}")
-    return text.encode("latin1")
-
-
-def read_cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """(images, labels) of a CIFAR-10 batch: uint8 of shape (N, 3072), and int64 of shape (N,)."""
-    try:
-        if path.stat().st_size > _MAX_PICKLE_BYTES:
-            raise ValueError("it is too large for a batch of CIFAR-10")
-        with open(path, "rb") as file:
-            batch = _ArraysOnly(file, encoding="bytes").load()
-        images, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
-        if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072 or labels.shape != images.shape[:1]:
-            raise ValueError(f"its arrays have the shapes {images.shape} and {labels.shape}")
-        if labels.dtype.kind != "i" or labels.min(initial=0) < 0:
-            raise ValueError("its labels are no class numbers")
-    # A damaged pickle can fail in as many ways as there are opcodes.
-    except Exception as error:
-        raise DataError(f"{path} is not the CIFAR-10 batch it should be, and was not read: {error}") from None
-    return images, labels
+    """Files of rows: one byte for the label, 3 × 32 × 32 for the image."""
+    parts = []
+    for name in [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]:
+        path = root / "cifar-10-batches-bin" / f"{name}.bin"
+        if not path.is_file():
+            raise _absent(path, "cifar10")
+        content = _content(path, "cifar10")[1]
+        if not content or len(content) % _CIFAR_ROW:
+            raise _damaged(
+                path, "cifar10", f"its {len(content)} bytes are no multiple of {_CIFAR_ROW}, the size of an image"
+            )
+        parts.append(np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_ROW))
+    rows = np.concatenate(parts)
+    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]

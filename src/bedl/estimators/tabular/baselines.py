@@ -20,7 +20,7 @@ CLASSES = {
     "boosting": "HistGradientBoosting",
     "extra-trees": "ExtraTrees",
     "linear": "Pipeline",
-}  # whose names begin so
+}  # names begin so
 TASKS = ("regression", "classification")
 
 

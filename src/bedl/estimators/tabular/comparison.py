@@ -226,7 +226,7 @@ def compare(
         splits: into rows to learn from and rows held out, the same for all methods: at random, in whole groups, or in
             time, where each split holds out the last rows of an earlier period.
         holdout: share of the rows that are held out.
-        ood: a table of foreign rows that a model should be unsure of.
+        ood: a table of out-of-distribution rows.
         leave_out: a class that is not learned; its rows are the foreign ones.
         coverage: share of the targets that intervals are to hold.
         epochs: how often each row is seen at most; None: as each method has it.
@@ -340,7 +340,7 @@ def _try(trial: _Trial, name: str, split: int, rows: ResultRows, refused: dict[s
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The table as numbers: rows, and foreign rows if there are any.
+    """The table as numbers: rows, and OOD rows if there are any.
 
     Attributes:
         x, y: shapes (n, features), (n, *targets)
@@ -404,7 +404,7 @@ def _without_class(
     if y.dtype.kind != "i" or y.ndim != 1 or not found:
         raise DataError(f"there is no class {leave_out!r} to leave out; the classes are {', '.join(map(str, names))}")
     if ood is not None:
-        raise DataError("foreign rows are those of another table (ood) or of a class (leave_out), not both")
+        raise DataError("OOD rows come from another table (ood) or from a class (leave_out), not both")
     if len(names) < 3:
         raise DataError(f"leaving out {leave_out!r} leaves fewer than two classes")
     own = y != found[0]
@@ -456,7 +456,7 @@ class _Trial:
         if name not in self.records:
             kept, out = self._split(split)
             self.records[name] = self._record(self._fitted(name, split, kept), out)
-        title = f"{name}: how sure is it about {self.work.target}?"
+        title = f"{name}: predictions of {self.work.target}"
         return dataclasses.replace(self.records[name], title=title, about={"method": name})
 
     def _split(self, split: int) -> tuple[np.ndarray, np.ndarray]:

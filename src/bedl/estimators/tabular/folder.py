@@ -236,7 +236,7 @@ def _lines(card: ModelCard) -> Iterator[str]:
     encoder, rows = card.encoder, card.rows
     yield f"# Model of {_quoted(card.target)}"
     yield ""
-    yield f"Made by bedl {_quoted(card.versions.get('bedl', '?'))}. Predicts {_quoted(card.task)}, and how sure it is."
+    yield f"Made by bedl {_quoted(card.versions.get('bedl', '?'))}. Predicts {_quoted(card.task)}, with uncertainty."
     yield "model.json holds all of this, and more, for programs; its checksums tell whether the files are whole."
     yield from _section("Data")
     yield f"Learned from {_quoted(card.data)}: {rows.get('training', 0)} rows; {rows.get('held_out', 0)} were held out."

@@ -105,6 +105,23 @@ class TabularModel:
         """The scores of the rows that were held out from training, if any were."""
         return {} if self.card is None else self.card.scores
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what the model predicts from which data, its scores on held-out rows, and its training."""
+        from bedl.evaluation.report.layout import data, headline
+        from bedl.evaluation.report.page import document, embedded
+        from bedl.evaluation.report.parts import learning_section
+
+        facts = {"task": self.task, "target": self.encoder.target, "columns": len(self.encoder.columns)}
+        facts |= (
+            {}
+            if self.card is None
+            else {"data": self.card.data, **{f"{k.replace('_', '-')} rows": n for k, n in self.card.rows.items()}}
+        )
+        about = "".join(f"<div><dt>{data(k)}</dt><dd>{data(v)}</dd></div>" for k, v in facts.items())
+        training = {} if self.card is None else {**self.card.training, "settings": self.card.settings}
+        main = headline({k: v for k, v in self.scores.items() if v is not None}) + learning_section(training)
+        return embedded(document(self.name, about, main), 700)
+
     # -- predicting -------------------------------------------------------------------------------
     def stream(
         self,
@@ -139,7 +156,7 @@ class TabularModel:
         root: Place | None = None,
         callback: TableCallback | None = None,
     ) -> pandas.DataFrame | WrittenTable:
-        """Predict each row of a table: value or class, how sure, and why not surer.
+        """Predict each row of a table: value or class, uncertainty, and its components.
 
         Args:
             data: the table to predict.
@@ -196,10 +213,11 @@ class TabularModel:
 
         Args:
             data: the table to predict.
-            ood: a table of foreign rows, that the model should be unsure of.
+            ood: a table of out-of-distribution rows.
             coverage, handle_unknown, extra, on_foreign_values, encoding, root, callback: as for `predict`.
             need_target: whether it is an error if no row has a target.
-            examples: whether to keep what the most uncertain and the most surprising rows look like.
+            examples: whether to keep the columns of the most uncertain and the most surprising rows, and to analyse
+                the columns.
         """
         callback = callback or TableCallback()
         table = open_table(data, root, encoding)
@@ -212,15 +230,15 @@ class TabularModel:
         if need_target and not whole.labelled.any():
             raise DataError(f"no row of {table.name} has a target to compare with. Fill it in, or use 'bedl predict'")
         if foreign is not None:
-            # These rows are foreign on purpose: what training did not see is taken as it comes.
+            # OOD on purpose: unknown values and columns are no errors.
             options = RowOptions(coverage, "ignore", "ignore", "clip")
-            with callback.bar("predicting out-of-domain", foreign.n_rows) as advance:
+            with callback.bar("predicting OOD rows", foreign.n_rows) as advance:
                 other = record_of(self, foreign, options, with_target=False, examples=examples, progress=advance)
-            whole, about = replace(whole, ood=other), {**about, "out-of-domain": foreign.name}
+            whole, about = replace(whole, ood=other), {**about, "OOD data": foreign.name}
         card = self.card
         if card is not None and _learned_from(card, table, len(whole)):
-            about["data"] += ", which the model learned from"
-            seen = "The model learned from these rows: scores are better and intervals hold more than on new ones."
+            about["data"] += " (training data)"
+            seen = "These are training rows: scores and coverage are optimistic."
             whole = replace(whole, notes=[*whole.notes, seen], about=about)
         training = {} if card is None or not card.training else {**card.training, "settings": card.settings}
         return replace(whole, about=about, training=training)
@@ -230,7 +248,7 @@ class TabularModel:
 
         Args:
             data: the table; score on rows that were not learned from.
-            ood: a table of foreign rows, to be told from the familiar ones.
+            ood: a table of out-of-distribution rows, to be detected.
             options: the other arguments of `results`.
         """
         return score(self.results(data, ood, **options))
@@ -238,12 +256,12 @@ class TabularModel:
     def report(
         self, data: Any, path: Place = "report.html", ood: Any = None, *, overwrite: bool = False, **options: Any
     ) -> Path:
-        """Write one HTML page that shows what the model says, how sure it is, and whether it is right to be.
+        """Write one HTML page: predictions, their uncertainty, calibration, errors, and the columns behind them.
 
         Args:
             data: the table; without the target the page shows predictions only.
             path: the page.
-            ood: a table of foreign rows.
+            ood: a table of out-of-distribution rows.
             overwrite: whether a file that is there may be replaced.
             options: the other arguments of `results`.
         """

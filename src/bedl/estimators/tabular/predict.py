@@ -16,6 +16,7 @@ from bedl.data import DataError, Table, TableEncoder
 from bedl.data.parsing import kind_of_type
 from bedl.data.unknown import DRAWS, UnknownValues, check_handle_unknown
 from bedl.deploy.runtime import OnnxModel
+from bedl.estimators.tabular.columns import Sample, causes, slices, summaries
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks import Examples, Quantities, Results, concatenate, score
 
@@ -40,6 +41,7 @@ __all__ = [
 
 
 ROW = "row"
+CAUSE = "main cause (→ if typical)"
 
 
 def check_kept(keep: Sequence[str], columns: Sequence[str]) -> None:
@@ -149,6 +151,7 @@ def record_of(
         progress: called with the rows done since the last call.
     """
     encoder, parts, lines, unknown = model.encoder, [], [], options.unknown_values()
+    sample, telling = Sample(), []  # rows for the analysis of the columns, and those of the examples
     for batch, first_row in _batches(encoder, table, options):
         x = _features(encoder, batch, first_row, options, unknown)
         y = _targets(encoder, batch, first_row) if with_target else None
@@ -156,16 +159,45 @@ def record_of(
         _check_finite(quantities, x, encoder, first_row, options)
         part = _record(model, quantities, y, options.coverage)
         parts.append(_with_examples(part, encoder, batch) if examples else part)
+        if examples:
+            sample.add(x, y, first_row)
+            telling.append(x[parts[-1].examples.index])
         line = model.engine.linear_quantities(x, options.coverage, y) if examples and y is not None else None
         lines += [] if line is None else [_record(model, line, y, options.coverage)]
         progress(len(batch))
     whole = replace(concatenate(parts, examples=EXAMPLES), linear=score(concatenate(lines)) if lines else {})
+    if examples and encoder.image_shape is None:
+        whole = _analysed(model, whole, options.coverage, sample, _rows_of(parts, telling, whole.examples.index))
     unlabelled = int((~whole.labelled).sum()) if with_target else 0
     notes = [f"{unlabelled} rows have no target; they are predicted and not scored."] if unlabelled else []
     if unknown is not None and options.handle_unknown == "warn":
         unknown.warn()
         notes += [f"{note}. Their uncertainty is larger." for note in unknown.notes()]
-    return replace(whole, title=f"How sure is the model about {whole.target_name}?", notes=notes)
+    return replace(whole, title=f"Predictions of {whole.target_name}", notes=notes)
+
+
+def _rows_of(parts: Sequence[Results], rows: Sequence[np.ndarray], index: np.ndarray) -> np.ndarray:
+    """The encoded rows of these numbers, of those that the examples of each part have. shape: (k, features)"""
+    starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
+    numbers = np.concatenate([part.examples.index + start for part, start in zip(parts, starts, strict=True)])
+    order = np.argsort(numbers)
+    return np.concatenate(rows)[order[np.searchsorted(numbers, index, sorter=order)]]
+
+
+def _analysed(model: TabularModel, whole: Results, coverage: float, sample: Sample, telling: np.ndarray) -> Results:
+    """The same record with what its columns do, and the causes of its most uncertain rows."""
+
+    def ask(x: np.ndarray, y: np.ndarray | None) -> Results:
+        return _record(model, model.engine.quantities(x, coverage, y), y, coverage)
+
+    columns, x, examples = model.encoder.encoded_columns, sample.rows, whole.examples
+    assert x is not None  # there are no records of no rows
+    found = summaries(ask, columns, x, sample.targets)
+    some = ask(x, sample.targets) if sample.targets is not None else None
+    said = causes(ask, columns, telling)
+    if said:
+        examples = replace(examples, columns={CAUSE: said, **examples.columns})
+    return replace(whole, columns=found, slices=slices(some, columns, x) if some else [], examples=examples)
 
 
 def scores_of_encoded(model: TabularModel, x: np.ndarray, y: np.ndarray, coverage: float = 0.9) -> dict[str, float]:

@@ -7,11 +7,13 @@ from bedl.evaluation.metrics._checks import MetricError
 from bedl.evaluation.metrics.classification import (
     ReliabilityCurve,
     accuracy,
+    balanced_accuracy,
     brier,
     confusion,
     ece,
     entropy,
     nll_categorical,
+    one_vs_rest,
     reliability_curve,
 )
 from bedl.evaluation.metrics.counts import (
@@ -24,6 +26,7 @@ from bedl.evaluation.metrics.counts import (
 from bedl.evaluation.metrics.ranking import (
     ECDF,
     RiskCoverage,
+    ThresholdCurve,
     aupr,
     aurc,
     auroc,
@@ -31,6 +34,7 @@ from bedl.evaluation.metrics.ranking import (
     ecdf_auc,
     fpr_at_tpr,
     risk_coverage,
+    threshold_curve,
 )
 from bedl.evaluation.metrics.regression import (
     CalibrationCurve,
@@ -64,11 +68,13 @@ __all__ = [
     # classes
     "ReliabilityCurve",
     "accuracy",
+    "balanced_accuracy",
     "brier",
     "confusion",
     "ece",
     "entropy",
     "nll_categorical",
+    "one_vs_rest",
     "reliability_curve",
     # counts
     "negative_binomial_cdf",
@@ -76,14 +82,16 @@ __all__ = [
     "negative_binomial_quantile",
     "nll_negative_binomial",
     "pit_negative_binomial",
-    # familiar and foreign inputs
+    # ranking, out-of-distribution detection
     "ECDF",
+    "ThresholdCurve",
     "aupr",
     "auroc",
     "ecdf",
     "ecdf_auc",
     "fpr_at_tpr",
-    # refusing to answer
+    "threshold_curve",
+    # selective prediction
     "RiskCoverage",
     "aurc",
     "risk_coverage",

@@ -10,9 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bedl._utils.errors import BEDLError
 
-__all__ = ["Floats", "MetricError", "as_labels", "as_rows", "as_table", "normal_cdf"]
-
-
 Floats = NDArray[np.float64]
 
 

@@ -8,17 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bedl.evaluation.metrics._checks import Floats, MetricError, as_labels, as_rows, as_table
-
-__all__ = [
-    "ReliabilityCurve",
-    "accuracy",
-    "brier",
-    "confusion",
-    "ece",
-    "entropy",
-    "nll_categorical",
-    "reliability_curve",
-]
+from bedl.evaluation.metrics.ranking import aupr, auroc
 
 
 def nll_categorical(labels: ArrayLike, log_probabilities: ArrayLike) -> float:
@@ -49,6 +39,37 @@ def accuracy(labels: ArrayLike, probabilities: ArrayLike) -> float:
     """
     labels_, table = _checked(labels, probabilities)
     return float(np.mean(table.argmax(1) == labels_))
+
+
+def balanced_accuracy(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """Mean recall of the classes that occur, so that rare ones count as much as frequent ones. shapes: (n,), (n, C)
+
+    >>> balanced_accuracy([0, 0, 0, 1], [[0.9, 0.1]] * 4)
+    0.5
+    """
+    labels_, table = _checked(labels, probabilities)
+    counts = np.bincount(labels_, minlength=table.shape[1])
+    right = np.bincount(labels_[table.argmax(1) == labels_], minlength=table.shape[1])
+    return float(np.mean(right[counts > 0] / counts[counts > 0]))
+
+
+def one_vs_rest(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Floats, Floats]:
+    """AUROC and average precision of each class against all others; NaN for a class of no row, or of all rows.
+
+    shapes: (n,), (n, C) -> (C,), (C,)
+
+    >>> areas, precisions = one_vs_rest([0, 1, 1], [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    >>> areas.tolist(), precisions.tolist()
+    ([1.0, 1.0], [1.0, 1.0])
+    """
+    labels_, table = _checked(labels, probabilities)
+    found = np.full((2, table.shape[1]), np.nan)
+    for number in np.unique(labels_):
+        true = labels_ == number
+        if not true.all():
+            known, searched = table[~true, number], table[true, number]
+            found[:, number] = auroc(known, searched), aupr(known, searched)
+    return found[0], found[1]
 
 
 def brier(labels: ArrayLike, probabilities: ArrayLike) -> float:

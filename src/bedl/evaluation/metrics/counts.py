@@ -13,15 +13,6 @@ from numpy.typing import ArrayLike
 
 from bedl.evaluation.metrics._checks import Floats, as_rows
 
-__all__ = [
-    "negative_binomial_cdf",
-    "negative_binomial_log_pmf",
-    "negative_binomial_quantile",
-    "nll_negative_binomial",
-    "pit_negative_binomial",
-]
-
-
 LARGE_SHAPE = 3000.0  # parameters of a Beta law from which on it is so narrow that a few nodes integrate it
 LARGE_COUNT = 1e6  # counts among which a single one does not matter
 STIRLING_FROM = 1e6  # counts from which on Stirling's series needs no more than its first terms

@@ -1,7 +1,7 @@
-"""Out-of-domain detection: does a score, such as the entropy, tell foreign inputs from familiar ones?
+"""Ranking: how well a score, such as the entropy, separates positives from negatives, or OOD from in-domain inputs.
 
-`scores_in` are the scores of familiar inputs, `scores_out` of foreign ones, and higher means more foreign. Foreign is
-the positive class throughout.
+`scores_in` are the scores of negatives (in-domain inputs), `scores_out` those of positives (out-of-distribution ones).
+Higher means more likely positive.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bedl.evaluation.metrics._checks import Floats, MetricError, as_rows
-
-__all__ = ["ECDF", "RiskCoverage", "aupr", "aurc", "auroc", "ecdf", "ecdf_auc", "fpr_at_tpr", "risk_coverage"]
 
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -31,21 +29,21 @@ def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 
 def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Average precision, Σ_k (recall_k − recall_{k−1})·precision_k, over thresholds; foreign inputs are to be found.
+    """Average precision, Σ_k (recall_k − recall_{k−1})·precision_k, over thresholds.
 
-    shapes: (n,), (m,). Chance is the share of foreign inputs, m / (n + m).
+    shapes: (n,), (m,). Chance is the share of positives, m / (n + m).
 
     >>> aupr([0.1, 0.2, 0.3], [0.3, 0.9])
     0.8333333333333333
     """
-    false, true = _counts_above(*_scores(scores_in, scores_out))
+    _, false, true = _counts_above(*_scores(scores_in, scores_out))
     return float(np.sum(np.diff(true, prepend=0) * true / (true + false)) / true[-1])
 
 
 def fpr_at_tpr(scores_in: ArrayLike, scores_out: ArrayLike, tpr: float = 0.95) -> float:
-    """Share of familiar inputs taken for foreign at the strictest threshold that finds `tpr` of the foreign ones.
+    """False-positive rate at the strictest threshold whose true-positive rate is at least `tpr`.
 
-    shapes: (n,), (m,). Lower is better; inputs that tie with the threshold count as foreign.
+    shapes: (n,), (m,). Lower is better; scores that tie with the threshold count as positive.
 
     >>> fpr_at_tpr([0.1, 0.2, 0.3, 0.4], [0.35, 0.9])
     0.25
@@ -56,6 +54,26 @@ def fpr_at_tpr(scores_in: ArrayLike, scores_out: ArrayLike, tpr: float = 0.95) -
     needed = math.ceil(tpr * len(foreign) - 1e-9)  # 0.95 · 20 is 19, whatever the rounding says
     threshold = np.sort(foreign)[len(foreign) - needed]
     return float(np.mean(known >= threshold))
+
+
+class ThresholdCurve(NamedTuple):
+    """What each threshold leads to, strictest first; scores at or above it count as positive. shapes: (k,)"""
+
+    threshold: Floats  # distinct, descending
+    recall: Floats  # true-positive rate
+    false_positive_rate: Floats
+    precision: Floats
+
+
+def threshold_curve(scores_in: ArrayLike, scores_out: ArrayLike) -> ThresholdCurve:
+    """The points of the ROC curve and of the precision–recall curve, one for each distinct score. shapes: (n,), (m,)
+
+    >>> curve = threshold_curve([0.1, 0.4], [0.4, 0.9])
+    >>> curve.recall.tolist(), curve.false_positive_rate.tolist(), curve.precision.round(3).tolist()
+    ([0.5, 1.0, 1.0], [0.0, 0.5, 1.0], [1.0, 0.667, 0.5])
+    """
+    threshold, false, true = _counts_above(*_scores(scores_in, scores_out))
+    return ThresholdCurve(threshold, true / true[-1], false / false[-1], true / (true + false))
 
 
 class ECDF(NamedTuple):
@@ -79,8 +97,8 @@ def ecdf(values: ArrayLike) -> ECDF:
 def ecdf_auc(entropy: ArrayLike, classes: int) -> float:
     """Area under the empirical distribution function of the entropy, on [0, log C]; equals log C − mean entropy.
 
-    Low on foreign inputs is good (uniform answers), *high* on familiar ones: an answer that is uniform everywhere has a
-    perfect 0 out of domain, so never look at it alone. entropy in nats. shape: (n,)
+    Low on OOD inputs is good (uniform predictions), *high* on in-domain ones: predictions that are uniform everywhere
+    have a perfect 0 on OOD inputs, so never look at it alone. entropy in nats. shape: (n,)
 
     >>> import math
     >>> ecdf_auc([math.log(10)], 10), round(ecdf_auc([0.0], 10), 4)
@@ -100,16 +118,16 @@ def _scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Floats, Floats
     return known.ravel(), foreign.ravel()
 
 
-def _counts_above(known: Floats, foreign: Floats) -> tuple[Floats, Floats]:
-    """How many of either kind score at least each distinct threshold, from the highest threshold down."""
+def _counts_above(known: Floats, foreign: Floats) -> tuple[Floats, Floats, Floats]:
+    """Distinct thresholds, descending, and how many negatives and positives score at least that much."""
     scores = np.concatenate([known, foreign])
     order = np.argsort(-scores, kind="stable")
     last = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # ties are decided together
     true = np.cumsum(order >= len(known))[last].astype(np.float64)
-    return last + 1 - true, true
+    return scores[order][last], last + 1 - true, true
 
 
-# Selective prediction: what remains wrong if the least certain rows are refused.
+# Selective prediction: the error that remains if the least certain rows are rejected.
 
 
 class RiskCoverage(NamedTuple):

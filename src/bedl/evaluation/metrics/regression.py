@@ -10,22 +10,6 @@ from numpy.typing import ArrayLike
 
 from bedl.evaluation.metrics._checks import Floats, MetricError, as_rows, as_table, normal_cdf
 
-__all__ = [
-    "CalibrationCurve",
-    "calibration_curve",
-    "calibration_error",
-    "coverage",
-    "crps_mixture",
-    "crps_normal",
-    "interval_width",
-    "mae",
-    "nll_normal",
-    "pit_normal",
-    "r2",
-    "rmse",
-]
-
-
 LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # 5 % … 95 %
 
 

@@ -274,7 +274,7 @@ def most_uncertain(results: Results, title: str, columns: Mapping[str, Cell]) ->
 
 
 def most_surprising(results: Results, title: str, columns: Mapping[str, Cell], how: str) -> str:
-    """The rows whose target the prediction took for least likely; arguments as for `most_uncertain`.
+    """The rows with the least likely targets; arguments as for `most_uncertain`.
 
     Args:
         results: with examples and targets.

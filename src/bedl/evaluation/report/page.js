@@ -60,6 +60,16 @@
       event.preventDefault();
     });
   }
+  for (const input of document.querySelectorAll("input[data-steps]")) {
+    const steps = JSON.parse(input.dataset.steps), part = input.closest("section"), marks = [...part.querySelectorAll(".moved")];
+    const move = () => {
+      const [said, ...at] = steps[input.value];
+      marks.forEach((mark, i) => { mark.setAttribute("cx", at[i]); mark.setAttribute("cy", at[marks.length + i]); });
+      part.querySelector("output").textContent = said;
+    };
+    input.hidden = false;
+    input.addEventListener("input", move);
+  }
   // The tip goes with its point: who walks through the points by keyboard must not start anew after scrolling.
   addEventListener("scroll", place, { passive: true });
   addEventListener("resize", place, { passive: true });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import math
 import os
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import numpy as np
 
 from bedl._utils.io import check_writable, write_atomically
 from bedl.evaluation import tasks
+from bedl.evaluation.report.columns import columns_section, slices_section
 from bedl.evaluation.report.layout import (
     INTERVALS,
     POINTS,
@@ -31,7 +33,16 @@ from bedl.evaluation.report.pages import Page, page_of
 from bedl.evaluation.report.parts import comparison_section, learning_section, maps_section
 from bedl.evaluation.tasks import Results, ResultsError, meanings, score
 
-__all__ = ["document", "of_classes", "of_detection", "of_targets", "render", "write_report"]
+__all__ = [
+    "document",
+    "embedded",
+    "of_classes",
+    "of_detection",
+    "of_targets",
+    "preview",
+    "render",
+    "write_report",
+]
 
 
 def document(title: str, about: str, main: str) -> str:
@@ -69,7 +80,7 @@ def document(title: str, about: str, main: str) -> str:
 <main>
 {main}
 </main>
-<footer>Made by bedl. This page is one file and loads nothing from elsewhere.</footer>
+<footer>Made by bedl. This page is one file and loads nothing else.</footer>
 <div id="tip" hidden></div>
 <div id="spoken" class="hidden" aria-live="polite"></div>
 <script>{script}</script>
@@ -105,11 +116,13 @@ def render(
     about = "".join(
         f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results, page)
     )
+    sections = [maps_section(results.maps), *page.sections(results, values), columns_section(results.columns)]
+    sections += [slices_section(results.slices, page.hits), learning_section(results.training)]
     main = f"""{verdict(page.verdict(results, values))}
 {headline(values, getattr(results, "level", None), baselines)}
 <div class="cards" id="content" tabindex="-1">
 {"" if comparison is None else comparison_section(comparison)}
-{maps_section(results.maps)}{"".join(page.sections(results, values))}{learning_section(results.training)}
+{"".join(sections)}
 </div>
 {_notes(results, page, bool(baseline))}"""
     return document(results.title, about, main)
@@ -134,6 +147,20 @@ def write_report(
     return target
 
 
+def preview(results: Results) -> str:
+    """The uncertainty components, and the intervals or the entropies, as HTML to embed in a notebook."""
+    page = page_of(results.task)
+    cards = "".join(page.sections(results, score(results))[:2])
+    facts = "".join(f"<div><dt>{data(k, 40)}</dt><dd>{data(v, 120)}</dd></div>" for k, v in _facts(results, page))
+    return embedded(document(results.title, facts, f'<div class="cards" id="content" tabindex="-1">{cards}</div>'), 640)
+
+
+def embedded(page: str, height: int) -> str:
+    """A page in a frame of its own, so that its style stays inside."""
+    frame = 'style="width:100%;border:0" sandbox="allow-scripts"'
+    return f'<iframe title="bedl" height="{height}" {frame} srcdoc="{html.escape(page, quote=True)}"></iframe>'
+
+
 def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
     known = meanings()
     for name, value in scores.items():
@@ -145,7 +172,7 @@ def _checked(scores: Mapping[str, Any]) -> Mapping[str, Any]:
 def _facts(results: Results, page: Page) -> list[tuple[str, str]]:
     facts = [("target", str(results.target_name)), *page.facts(results), ("rows", count(len(results)))]
     if results.ood is not None:
-        facts.append(("out-of-domain rows", count(len(results.ood))))
+        facts.append(("OOD rows", count(len(results.ood))))
     return [*((str(name), str(value)) for name, value in results.about.items()), *facts]
 
 
@@ -160,47 +187,47 @@ def _notes(results: Results, page: Page, baseline: bool) -> str:
             f"{count(known)} of {count(rows)} rows have {page.observed}; scores that need them use these rows."
         )
     if results.ood is None:
-        notes.append("No out-of-domain rows were given: how well foreign inputs are recognised is not shown.")
+        notes.append("No out-of-distribution (OOD) rows were given, so OOD detection is not evaluated.")
     if max(rows, len(results.ood) if results.ood is not None else 0) > min(POINTS // 2, INTERVALS):
         notes.append(
-            f"Plots show at most {count(POINTS)} points{page.drawn}, chosen at random but the same ones each time. "
+            f"Plots show at most {count(POINTS)} points{page.drawn}, chosen at random with a fixed seed. "
             "Scores and tables use all rows."
         )
     notes += page.notes(results)
     if baseline and page.baseline:
-        notes.append(f"Baseline: {page.baseline}. A report does not know the training data.")
+        notes.append(f"Baseline: {page.baseline}.")
     if results.linear:
         notes.append(
-            "Linear model: a Bayesian ridge or logistic regression per fold that learned from the same rows, and is "
-            "one of the model's members."
+            "Linear model: a Bayesian ridge or logistic regression per fold, fitted on the same rows; a member of the "
+            "model."
         )
-    notes.append("How uncertainty splits into its parts depends on the model, not on the data alone.")
+    notes.append("The uncertainty components depend on the model, not on the data alone.")
     items = "".join(f"<li>{note}</li>" for note in notes)
-    return f'<section class="card notes"><h2>Notes and limits</h2><ul>{items}</ul></section>'
+    return f'<section class="card notes"><h2>Notes</h2><ul>{items}</ul></section>'
 
 
-# What the numbers of a page come to, in sentences that need no statistics.
+# The verdict: sentences at the top of a page.
 
 
-CHANCE = 1.96  # standard errors that chance alone may explain
-CLOSE = 0.03  # farther off nobody would call a promise kept
+CHANCE = 1.96  # standard errors: a 95 % confidence interval
+CLOSE = 0.03  # a larger deviation from the nominal coverage is reported even where it may be chance
 
 
 def of_targets(results: Any, scores: dict[str, float], baseline: dict[str, float]) -> list[Verdict]:
-    """Whether intervals hold what they promise, and whether predictions beat the mean."""
+    """Whether intervals are calibrated, and whether predictions beat the constant baseline."""
     said: list[Verdict] = []
     count, level = int(results.labelled.sum()), results.level
     if "coverage" in scores:
         chance = CHANCE * math.sqrt(level * (1 - level) / count) + 0.5 / count
-        held, promised = percent(scores["coverage"], 0), percent(level, 0)
+        found = f"{percent(level, 0)} intervals contain {percent(scores['coverage'], 0)} of the targets"
         if abs(scores["coverage"] - level) <= min(chance, CLOSE):
-            said.append(("good", f"Intervals hold what they promise: {held} of {promised}."))
+            said.append(("good", f"Intervals are calibrated: {found}."))
         elif abs(scores["coverage"] - level) <= chance:
-            said.append(("so", f"Intervals hold {held} and promise {promised}: {count} rows may do so by chance."))
+            said.append(("so", f"{found}; with {count} rows the difference may be chance."))
         elif scores["coverage"] < level:
-            said.append(("bad", f"Intervals are too narrow: they hold {held} of the targets and promise {promised}."))
+            said.append(("bad", f"Intervals are too narrow: {found}."))
         else:
-            said.append(("so", f"Intervals are wider than they need be: they hold {held} and promise {promised}."))
+            said.append(("so", f"Intervals are too wide: {found}."))
     if "rmse" in baseline and "rmse" in scores:
         said.append(_against(scores["rmse"], baseline["rmse"]))
     return said
@@ -210,44 +237,48 @@ def _against(error: float, plain: float) -> Verdict:
     both = f"RMSE {number(error, 3)} against {number(plain, 3)}"
     if error < plain:
         share = percent(1 - error / plain, 0)
-        return "good", f"Errors are {share} smaller than those of always saying the mean: {both}."
-    return "bad", f"Predictions are no better than always saying the mean: {both}."
+        return "good", f"Errors are {share} smaller than those of a constant prediction: {both}."
+    return "bad", f"Predictions are no better than a constant one: {both}."
 
 
 def of_classes(results: Any, scores: dict[str, float], baseline: dict[str, float]) -> list[Verdict]:
-    """Whether answers are right more often than the most frequent class, and as often as they say."""
+    """Whether predictions beat the most frequent class, and whether probabilities are calibrated."""
     some = results.labelled
     if "accuracy" not in scores or not some.any():
         return []
     right, plain = scores["accuracy"], baseline.get("accuracy", 0.0)
-    name = results.class_names[int(np.bincount(results.observed[some]).argmax())]
+    frequent = int(np.bincount(results.observed[some]).argmax())
+    name = results.class_names[frequent]
+    # McNemar's test: rows that one of the two predicts rightly
+    more = (results.predicted == results.observed)[some].astype(int) - (results.observed[some] == frequent)
+    better = more.sum() > CHANCE * math.sqrt(np.abs(more).sum())
+    balanced = f"balanced accuracy {percent(scores['balanced_accuracy'])}"
     said: list[Verdict] = [(
-        "good" if right > plain else "bad",
-        f"{percent(right)} of the answers are right; always saying {data(name, 30)} would be in {percent(plain)}.",
+        "good" if better else "so" if right > plain else "bad",
+        f"{percent(right)} of the predictions are right, {percent(plain)} if always {data(name, 30)}; {balanced}.",
     )]  # fmt: skip
     confidence = results.probabilities[some].max(1).astype(float)
     mean = float(confidence.mean())
     chance = CHANCE * math.sqrt(float((confidence * (1 - confidence)).mean()) / int(some.sum())) + 0.5 / int(some.sum())
-    both = f"{percent(mean)} sure on average, and right in {percent(right)}"
+    both = f"mean confidence {percent(mean)}, accuracy {percent(right)}"
     if abs(mean - right) <= chance:
-        said.append(("good", f"The model is as sure as it should be: {both}."))
+        said.append(("good", f"Probabilities are calibrated on average: {both}."))
     elif mean > right:
-        said.append(("bad", f"The model is too sure: {both}."))
+        said.append(("bad", f"The model is overconfident: {both}."))
     else:
-        said.append(("so", f"The model is less sure than it could be: {both}."))
+        said.append(("so", f"The model is underconfident: {both}."))
     return said
 
 
 def of_detection(scores: dict[str, float]) -> list[Verdict]:
-    """Whether rows from elsewhere are noticed."""
+    """Whether OOD rows are detected."""
     if "ood_auroc" not in scores:
         return []
-    names = {"ood_auroc": "all uncertainty", "ood_auroc_epistemic": "what is not known"}
+    names = {"ood_auroc": "total", "ood_auroc_epistemic": "epistemic"}
     best = max(scores["ood_auroc"], scores["ood_auroc_epistemic"])
-    each = " and ".join(f"{percent(scores[key], 0)} by {name}" for key, name in names.items())
-    rest = f"less sure than a familiar row in {each} (chance: 50\u00a0%)."
+    rest = "AUROC " + ", ".join(f"{number(scores[key], 2)} by {name} uncertainty" for key, name in names.items()) + "."
     if best >= 0.9:
-        return [("good", f"Rows from elsewhere are noticed: {rest}")]
+        return [("good", f"OOD rows are detected: {rest}")]
     if best > 0.6:
-        return [("so", f"Rows from elsewhere are partly noticed: {rest}")]
-    return [("bad", f"Rows from elsewhere are not noticed: {rest}")]
+        return [("so", f"OOD rows are partly detected: {rest}")]
+    return [("bad", f"OOD rows are not detected: {rest}")]

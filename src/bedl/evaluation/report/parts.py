@@ -1,4 +1,4 @@
-"""What the uncertainty is made of, at a glance: noise, too little evidence, a network that could be otherwise."""
+"""Sections that pages of several tasks share: uncertainty components, columns, comparison, training, maps."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ __all__ = [
 BARS = 48  # in all
 GAP = 0.06  # between the two sets of rows, of the width of one
 THREE = (
-    ("noise", "data", "noise: more data will not help"),
-    ("evidence", "distributional", "little evidence here"),
-    ("network", "model", "the network could be otherwise"),
+    ("noise", "data", "data: noise, not explained by this model"),
+    ("evidence", "distributional", "distributional: lack of evidence"),
+    ("network", "model", "model: uncertain weights"),
 )
-TWO = (("noise", "aleatoric", THREE[0][2]), ("evidence", "epistemic", "not known: more data would help"))
+TWO = (
+    ("noise", "aleatoric", "aleatoric: not explained by this model"),
+    ("evidence", "epistemic", "epistemic: reducible"),
+)
 
 
 class KindWords(NamedTuple):
@@ -45,11 +48,11 @@ class KindWords(NamedTuple):
 
 def domains(results: Any) -> list[tuple[str, str, Any]]:
     """The sets of rows that there are: (kind of the mark, name, results)."""
-    return [("a", "in-domain", results)] + ([("b", "out-of-domain", results.ood)] if results.ood is not None else [])
+    return [("a", "in-domain", results)] + ([("b", "OOD", results.ood)] if results.ood is not None else [])
 
 
 def _told_apart(results: Any) -> tuple[tuple[str, str, str], ...]:
-    """The parts that every set of rows has: three of them, or two."""
+    """The components that every set of rows has: three of them, or two."""
     return THREE if all(part.parts for _, _, part in domains(results)) else TWO
 
 
@@ -66,14 +69,14 @@ def _shares(values: list[np.ndarray], squared: bool) -> np.ndarray:
 
 
 def said_of_parts(results: Any, words: KindWords) -> str:
-    """One sentence: how much of all uncertainty each part is."""
+    """One sentence: the share of each component in all uncertainty."""
     values = _values(results, THREE if results.parts else TWO, words)
     sizes = [float((np.maximum(v, 0.0) ** (2 if words.squared else 1)).sum()) for v in values]
     if not sum(sizes):
         return "No row has any uncertainty."
-    names = ("noise", "lack of evidence", "the network itself") if len(sizes) == 3 else ("noise", "what is not known")
+    names = ("data (noise)", "distributional", "model") if len(sizes) == 3 else ("aleatoric", "epistemic")
     said = [f"{percent(size / sum(sizes), 0)} {name}" for size, name in zip(sizes, names, strict=True)]
-    return f"Uncertainty of these rows is {', '.join(said[:-1])} and {said[-1]}."
+    return f"Uncertainty components: {', '.join(said)}."
 
 
 def kinds(results: Results, words: KindWords) -> str:
@@ -88,7 +91,7 @@ def kinds(results: Results, words: KindWords) -> str:
     plot = svg.figure(
         frame,
         *marks,
-        name=f"{words.quantity.capitalize()} of the rows, from the most certain to the least, by what it is made of",
+        name=f"{words.quantity.capitalize()} of the rows, from the most certain to the least, by component",
         x_label="rows, the most certain to the left",
         y_label=f"{words.quantity}, {words.unit}",
         x_ticks=[start + 0.5 for start in starts],
@@ -99,10 +102,10 @@ def kinds(results: Results, words: KindWords) -> str:
         head += [f"{kind}, {name}" for _, kind, _ in named] + [f"total, {name}"]
         columns += [*_values(part, named, words), getattr(part, words.total)]
     numbers = table(f"{words.quantity.capitalize()} {words.unit}, all rows", head, quantile_rows(columns))
-    how = f"A bar is a group of rows, its height their {words.quantity}, its colours what that is made of"
-    how += ", in proportion to the variances." if words.squared else "."
+    how = f"A bar is a group of rows, its height their mean {words.quantity}, its colours the components"
+    how += ", in proportion to their variances." if words.squared else "."
     key = legend(*((f"bar {kind}", said) for kind, _, said in named))
-    return card("What the uncertainty is made of", how, plot, key=key, numbers=numbers)
+    return card("Uncertainty components", how, plot, key=key, numbers=numbers)
 
 
 def _stack(
@@ -138,7 +141,7 @@ def _stack(
 # A section that compares methods: a line each, the best first.
 
 
-CONSTANT = "one answer for all"
+CONSTANT = "constant baseline"
 SHOWN = ("nll", "rmse", "accuracy", "coverage", "calibration_error", "ece", "ood_auroc")
 TIMES = {"fit_seconds": "fit, s", "predict_seconds": "1,000 rows, s"}
 
@@ -173,8 +176,8 @@ def comparison_section(comparison: Mapping[str, Any]) -> str:
             for name, cells in methods]  # fmt: skip
     splits = max((row["splits"] for row in summary), default=0)
     how = (
-        f"All methods learned from the same {splits} splits of the data; ± is the standard error of the mean. The best "
-        "by negative log-likelihood comes first, and is the one that this page shows."
+        f"All methods were trained on the same {splits} splits; ± is the standard error of the mean. The best "
+        "by negative log-likelihood comes first; this page shows its predictions."
     )
     if comparison.get("tied"):
         how += f" Tied with it, within a standard error of the difference: {data(', '.join(comparison['tied']), 200)}."
@@ -182,7 +185,7 @@ def comparison_section(comparison: Mapping[str, Any]) -> str:
         f"<li>{data(row['method'], 40)} failed: {data(row['error'], 200)}</li>" for row in summary if "error" in row
     ]
     notes += [f"<li>{data(why, 300)}</li>" for why in comparison.get("refused", {}).values()]
-    below = f"<details><summary>Not in the table, and why</summary><ul>{''.join(notes)}</ul></details>" if notes else ""
+    below = f"<details><summary>Not in the table</summary><ul>{''.join(notes)}</ul></details>" if notes else ""
     caption = f"{len(summary)} methods"
     return (
         f'<section class="card wide"><h2>Methods compared</h2><p class="how">{how}</p>'
@@ -202,7 +205,7 @@ def _cell(row: Mapping[str, Any], name: str) -> tuple[str, str]:
     return shown, percent(error) if share else number(error, 2)
 
 
-# A section on how the model was learned: what was chosen, the course of its loss, the settings.
+# A section on the training: what was chosen, the loss, the settings.
 
 
 def learning_section(training: Mapping[str, Any]) -> str:
@@ -218,8 +221,8 @@ def learning_section(training: Mapping[str, Any]) -> str:
     how = data(str(training.get("chosen", "")), 300)
     plot = _curve(loss, np.asarray(training.get("val_nll", ()), dtype=np.float64)) if len(loss) > 1 else ""
     rows = [[data(str(name), 40), data(str(value), 120)] for name, value in training.get("settings", {}).items()]
-    numbers = table("What the fit was asked for", ["setting", "value"], rows) if rows else ""
-    return card("How it was learned", how, plot, numbers=numbers)
+    numbers = table("Settings of the fit", ["setting", "value"], rows) if rows else ""
+    return card("Training", how, plot, numbers=numbers, wide=True)
 
 
 def _curve(loss: np.ndarray, held_out: np.ndarray) -> str:

@@ -28,7 +28,7 @@ from bedl.evaluation.tasks._base import (
     with_intervals,
 )
 from bedl.evaluation.tasks._maps import Maps, map_results
-from bedl.evaluation.tasks._results import Examples, Results, ResultsError, concatenate
+from bedl.evaluation.tasks._results import ColumnSummary, Examples, Results, ResultsError, Slice, concatenate
 from bedl.evaluation.tasks._sets import (
     LabelScores,
     label_scores,
@@ -53,10 +53,12 @@ __all__ = [
     "set_threshold",
     "set_thresholds_by_class",
     # records of predictions, and their scores
+    "ColumnSummary",
     "Examples",
     "Maps",
     "Meaning",
     "Results",
+    "Slice",
     "concatenate",
     "held_out_factors",
     "map_results",

@@ -227,12 +227,12 @@ class Meaning(NamedTuple):
 
 NLL = Meaning("NLL", "negative log-likelihood in nats, mean per row; lower is better")
 DETECTION = {
-    "ood_auroc": Meaning(
-        "AUROC out-of-domain", "foreign against familiar rows by total uncertainty; 1 perfect, 0.5 chance"
+    "ood_auroc": Meaning("AUROC, OOD", "OOD against in-domain rows by total uncertainty; 1 perfect, 0.5 chance"),
+    "ood_auroc_epistemic": Meaning("AUROC, OOD, epistemic", "the same by epistemic uncertainty alone"),
+    "ood_aupr": Meaning("AUPR, OOD", "average precision of detecting OOD rows by total uncertainty"),
+    "ood_fpr95": Meaning(
+        "FPR95, OOD", "in-domain rows rejected when 95 % of the OOD rows are; lower is better", share=True
     ),
-    "ood_auroc_epistemic": Meaning("AUROC, epistemic", "the same by epistemic uncertainty alone"),
-    "ood_aupr": Meaning("AUPR out-of-domain", "average precision of finding foreign rows by total uncertainty"),
-    "ood_fpr95": Meaning("FPR95", "familiar rows refused when 95 % of the foreign are; lower is better", share=True),
 }
 
 
@@ -250,12 +250,11 @@ def score(results: Results) -> dict[str, float]:
         >>> scores["rmse"], scores["coverage"]
         (1.0, 1.0)
     """
-
     return get(results.task).scores(results)
 
 
 def detection(results: Results) -> dict[str, float]:
-    """How well the foreign rows of a record are told from its own; nothing without foreign rows."""
+    """How well the OOD rows of a record are detected; empty without OOD rows."""
     if results.ood is None:
         return {}
     known, foreign = results.uncertainty, results.ood.uncertainty

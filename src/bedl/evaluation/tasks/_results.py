@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bedl._utils.errors import BEDLError
 
-__all__ = ["Array", "Examples", "Results", "ResultsError", "concatenate"]
+__all__ = ["Array", "ColumnSummary", "Examples", "Hits", "Results", "ResultsError", "Slice", "concatenate"]
 
 
 Array = NDArray[Any]
@@ -68,6 +68,36 @@ class Examples:
         )
 
 
+class ColumnSummary(NamedTuple):
+    """A column of a table: how much predictions depend on it, and how it differs from the training table."""
+
+    name: str
+    importance: float  # rise of the negative log-likelihood where the column is permuted; NaN if not known
+    error: float  # its standard error over rows
+    drift: float  # difference of means in standard deviations; of categories the total variation distance; or NaN
+    outside: float  # share of rows beyond the range of training, or with a value that is not in it
+
+
+class Slice(NamedTuple):
+    """A part of the rows: how often predictions hit there, see `Hits`."""
+
+    column: str
+    values: str
+    rows: int
+    observed: float
+    expected: float
+    error: float  # standard error of `observed` if `expected` is right
+
+
+class Hits(NamedTuple):
+    """Whether predictions hit, their probability of that, and the values whose fifths are slices. shapes: (n,)"""
+
+    hit: Array
+    expected: Array
+    by: Array
+    name: str
+
+
 # Records of predictions: rows as plain arrays, never networks. They are scored, and a page is made of them.
 #
 # A large table is predicted in parts. Make a record of each part, keep the examples of its most telling rows only
@@ -87,11 +117,12 @@ class Results:
         examples: columns or images of some or all rows; the most uncertain and the most surprising are shown.
         target_name: the name of the target in the data.
         title: the title of the page.
-        ood: a record of predictions for rows from elsewhere, for comparison.
+        ood: a record of predictions for out-of-distribution rows, for comparison.
         about: what was predicted by what: {"model": …, "data": …}, shown at the top of the page.
         notes: sentences for the section on limits, such as how many rows were left out and why.
         training: how the model was learned: ``chosen``, ``loss`` and ``val_nll`` of each epoch, ``settings``.
         linear: scores of a linear model that learned from the same rows, for comparison.
+        columns, slices: of a table; analyses of its columns, see `bedl.estimators.tabular.columns`.
         maps: images with maps of their predictions, where rows are places of images; see `map_results`.
     """
 
@@ -104,6 +135,8 @@ class Results:
     notes: Sequence[str] = ()
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     linear: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    columns: Sequence[ColumnSummary] = ()
+    slices: Sequence[Slice] = ()
     maps: Any = None
 
     task: ClassVar[str]
@@ -144,6 +177,11 @@ class Results:
         """What ranks the most surprising rows: how far off the target is, given what was predicted. −inf where there is
         no target; None where there is no such ranking. shape: (n,)
         """
+        return None
+
+    @property
+    def hits(self) -> Hits | None:
+        """Whether the interval contains the target, or the predicted class is right; None where neither applies."""
         return None
 
     def telling(self, among: Array, count: int = 20) -> NDArray[np.intp]:
@@ -188,7 +226,7 @@ class Results:
         if len(examples) and not (examples.index.min() >= 0 and examples.index.max() < rows):
             raise ResultsError(f"the examples name rows outside of 0 … {rows - 1}")
         if self.ood is not None and type(self.ood) is not type(self):
-            raise ResultsError(f"the out-of-domain record is of another task, {getattr(self.ood, 'task', self.ood)!r}")
+            raise ResultsError(f"the OOD record is of another task, {getattr(self.ood, 'task', self.ood)!r}")
 
 
 def concatenate(parts: Sequence[R], *, examples: int = 20) -> R:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bedl.evaluation import metrics
 from bedl.evaluation.metrics._checks import as_labels
 from bedl.evaluation.tasks._base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
-from bedl.evaluation.tasks._results import Array, Results, ResultsError
+from bedl.evaluation.tasks._results import Array, Hits, Results, ResultsError
 
 __all__ = ["TASK", "Classification", "ClassificationResults"]
 
@@ -80,7 +80,7 @@ class ClassificationResults(Results):
         elif self.log_density is not None:
             raise ResultsError("log_density is that of the labels: without labels there is none")
         if self.ood is not None and len(self.ood.class_names) != len(self.class_names):
-            raise ResultsError("the out-of-domain results have another number of classes")
+            raise ResultsError("the OOD results have another number of classes")
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -121,6 +121,12 @@ class ClassificationResults(Results):
         chosen = table[np.arange(len(table)), np.where(some, self.labels, 0)].astype(float)
         return np.where(some, -np.log(np.maximum(chosen, np.finfo(float).tiny)), -np.inf)
 
+    @property
+    def hits(self) -> Hits | None:
+        """Whether the predicted class is right, by confidence."""
+        confidence = self.probabilities.max(1).astype(float)
+        return Hits(self.predicted == self.observed, confidence, confidence, "confidence")
+
 
 class Classification(Task):
     """One of several classes."""
@@ -145,16 +151,21 @@ class Classification(Task):
     work = 32  # nodes of the head's quadrature
     meanings = MappingProxyType({
         "accuracy": Meaning("Accuracy", "share of rows whose most probable class is right", share=True),
+        "balanced_accuracy": Meaning("Balanced accuracy", "mean recall of the classes", share=True),
         "nll": NLL,
         "ece": Meaning("ECE", "expected calibration error, 15 bins: mean gap between confidence and accuracy", True),
         "brier": Meaning("Brier score", "squared error of the probabilities, 0 to 2; lower is better"),
         "aurc": Meaning("AURC", "area under the risk-coverage curve by entropy; lower is better"),
+        "auroc": Meaning("AUROC", "of the class probabilities, mean over one class against the rest; 0.5 is chance"),
+        "average_precision": Meaning(
+            "Average precision", "of the rarer class; of several classes, their mean; chance is a class's share of rows"
+        ),
         "set_coverage": Meaning("Set coverage", "share of rows whose prediction set holds their label", share=True),
         "set_size": Meaning("Set size", "mean number of classes in a prediction set; fewer is better"),
         "mean_entropy": Meaning("Mean entropy", "of the predicted probabilities, in nats"),
-        "ecdf_auc": Meaning("ECDF-AUC", "log C − mean entropy in nats; high is sure"),
+        "ecdf_auc": Meaning("ECDF-AUC", "log C − mean entropy in nats; high is confident"),
         **DETECTION,
-        "ood_ecdf_auc": Meaning("ECDF-AUC out-of-domain", "log C − mean entropy in nats; low is unsure"),
+        "ood_ecdf_auc": Meaning("ECDF-AUC, OOD", "log C − mean entropy in nats; low is uncertain"),
     })  # fmt: skip
 
     def describe(self, names: Sequence[Any]) -> str:
@@ -214,19 +225,29 @@ class Classification(Task):
                     logs = np.log(table[np.arange(len(labels)), labels].astype(float))
             values = {
                 "accuracy": metrics.accuracy(labels, table),
+                "balanced_accuracy": metrics.balanced_accuracy(labels, table),
                 "nll": float(-logs.mean()),
                 "ece": metrics.ece(labels, table),
                 "brier": metrics.brier(labels, table),
                 "aurc": metrics.aurc(table.argmax(1) != labels, results.entropy[some]),
             }
+            areas, precisions = metrics.one_vs_rest(labels, table)
+            if np.isfinite(areas).any():
+                rarest = np.bincount(labels, minlength=count).argmin() if count == 2 else slice(None)
+                values["auroc"] = float(np.nanmean(areas))
+                values["average_precision"] = float(np.nanmean(precisions[rarest]))
         if some.any() and results.sets is not None:
             sets = np.asarray(results.sets)[some]
             values |= {"set_coverage": float(sets[np.arange(len(sets)), results.observed[some]].mean()),
                        "set_size": float(sets.sum(1).mean())}  # fmt: skip
         values["mean_entropy"] = float(np.mean(results.entropy, dtype=float))
-        values["ecdf_auc"] = metrics.ecdf_auc(results.entropy, count)
-        foreign = {} if results.ood is None else {"ood_ecdf_auc": metrics.ecdf_auc(results.ood.entropy, count)}
-        return {**values, **detection(results), **foreign}
+        if results.ood is None:
+            return values
+        areas_under = {
+            "ecdf_auc": metrics.ecdf_auc(results.entropy, count),
+            "ood_ecdf_auc": metrics.ecdf_auc(results.ood.entropy, count),
+        }
+        return {**values, **detection(results), **areas_under}
 
     def baseline(self, results: ClassificationResults) -> dict[str, float]:
         """Scores of the class frequencies among the record's own labels, for every row."""

@@ -66,7 +66,7 @@ class MultilabelResults(Results):
         if self.labels is not None and not np.isin(self.labels, (-1, 0, 1)).all():
             raise ResultsError("labels must be 0 or 1, or −1 where not known")
         if self.ood is not None and len(self.ood.label_names) != shape[1]:
-            raise ResultsError("the out-of-domain results have another number of labels")
+            raise ResultsError("the OOD results have another number of labels")
 
     def __len__(self) -> int:
         return len(self.probabilities)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bedl.evaluation import metrics
 from bedl.evaluation.tasks._base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
-from bedl.evaluation.tasks._results import Array, Results, ResultsError
+from bedl.evaluation.tasks._results import Array, Hits, Results, ResultsError
 
 __all__ = ["TASK", "Regression", "RegressionResults", "pit"]
 
@@ -106,6 +106,12 @@ class RegressionResults(Results):
         with np.errstate(divide="ignore", invalid="ignore"):
             missed = np.abs(self.observed - self.mean) / self.std
         return np.where(self.labelled & np.isfinite(missed), missed, -np.inf)
+
+    @property
+    def hits(self) -> Hits | None:
+        """Whether the interval contains the target, by predicted mean."""
+        inside = (self.lower <= self.observed) & (self.observed <= self.upper)
+        return Hits(inside, np.full(len(self), self.level), self.mean, "predicted mean")
 
 
 class Regression(Task):

@@ -31,9 +31,6 @@ from bedl.heads.integrals.moments import COUNT, ENTROPY_COMPONENTS, EULER, HARDL
 from bedl.heads.integrals.nodes import LOG_EXPONENTIAL, MAX_STDS, quadrature_nodes, settle_small
 from bedl.moments import numerics
 
-__all__ = ["log_mean_softmax", "parts"]
-
-
 MAX_VARIANCE = 1e6
 MAX_LOG_EVIDENCE_VARIANCE = (
     16.0  # of the variance of a class's log evidence, given that and when it rings; beyond, rounding is all there is

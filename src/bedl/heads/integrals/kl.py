@@ -47,20 +47,6 @@ from bedl.heads.integrals.nodes import (
     small_variances,
 )
 
-__all__ = [
-    "CURVES",
-    "EVIDENCE_FLOOR",
-    "average_over_nodes",
-    "dirichlet_entropy",
-    "dirichlet_kl",
-    "expected_dirichlet_kl",
-    "expected_terms",
-    "log_marginal",
-    "log_marginal_and_expected_kl",
-    "nodes_with_floors",
-]
-
-
 EVIDENCE_FLOOR = 1e-3
 LOG_FLOOR = math.log(EVIDENCE_FLOOR)
 EULER = 0.5772156649015329

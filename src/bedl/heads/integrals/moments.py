@@ -30,19 +30,6 @@ from bedl.heads.integrals.kl import EULER, gamma_terms
 from bedl.heads.integrals.nodes import log_survival_and_density, quadrature_nodes
 from bedl.moments import numerics
 
-__all__ = [
-    "COUNT",
-    "ENTROPY_COMPONENTS",
-    "EULER",
-    "HARDLY",
-    "LIMIT",
-    "expected_data_entropy",
-    "log_normal_total",
-    "settled",
-    "softmax_spread",
-]
-
-
 COUNT, COMPONENTS = 32, 8
 SMALL_VARIANCE = 1e-2
 HARDLY = 0.01  # Var(log A) below which A, the sum of the exp f, is taken for log-normal: more accurate than the race

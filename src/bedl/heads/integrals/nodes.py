@@ -16,24 +16,6 @@ from torch import Tensor
 from bedl import _kernels
 from bedl._utils.autograd import apply, first_order_only
 
-__all__ = [
-    "LOGISTIC",
-    "LOG_EXPONENTIAL",
-    "NUMBERS",
-    "Race",
-    "log_survival_and_density",
-    "erf",
-    "log_mean_softmax",
-    "pull_back",
-    "race",
-    "quadrature_nodes",
-    "run",
-    "second_order",
-    "settle_small",
-    "small_variances",
-]
-
-
 # (probability, mean, variance), the widest component first: `log_survival_and_density` scales by that one
 LOG_EXPONENTIAL: dict[int, tuple[tuple[float, float, float], ...]] = {
     4: (
@@ -155,7 +137,8 @@ def _sums_over_components(
     w: Tensor, v: Tensor, shift: Tensor, reference: Tensor, components: int, slopes: bool
 ) -> list[Tensor]:
     """What `_terms` gives, summed over the mixture: one by one, so that little memory is needed at a time; or all at
-    once, in a graph to be exported, where each operation has its price. shapes: as for `_terms`"""
+    once, in a graph to be exported, where each operation has its price. shapes: as for `_terms`
+    """
     mixture = LOG_EXPONENTIAL[components]
     if torch.compiler.is_dynamo_compiling() or not torch.compiler.is_exporting():
         sums = list(_terms(w, v, shift, reference, *mixture[0], slopes))

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-__all__ = ["PaperSplit", "Predictive", "register"]
-
 
 P = TypeVar("P", bound="Predictive")
 
@@ -188,6 +186,20 @@ class Predictive:
                 each = self.names if self.names is not None else range(values.shape[-1])
                 columns.update({f"{name}_{entry}": values[:, i] for i, entry in enumerate(each)})
         return pandas.DataFrame(columns, index=index)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the uncertainty components of the points, and their intervals or entropies."""
+        from bedl.evaluation import tasks
+        from bedl.evaluation.report.page import preview
+
+        found = self.outputs()
+        if hasattr(self, "interval"):
+            found = {**found, **dict(zip(("lower", "upper"), self.interval(0.9), strict=True))}
+        quantities = {name: values.detach().cpu().numpy() for name, values in found.items()}
+        task = tasks.get(self.task)
+        if self.mean.ndim > 2 or not len(self) or (task.column == "number" and self.mean.shape[-1] > 1):
+            return str(self.to_frame().head(20).to_html())  # maps, nothing, several targets
+        return preview(dataclasses.replace(task.results(quantities, names=self.names), title="Predictions"))
 
 
 def register(cls: type) -> None:

@@ -12,9 +12,6 @@ from torch import Tensor
 
 from bedl.heads.predictive.base import PaperSplit, Predictive, register
 
-__all__ = ["CategoricalPredictive", "can_look", "check_class_numbers", "check_shares", "mean_log_probability"]
-
-
 SHARES = 1e-3  # how far the shares of a soft label may be from adding up to 1
 
 

@@ -12,9 +12,6 @@ from bedl.heads.predictive.base import register
 from bedl.heads.predictive.normal import NormalMixturePredictive, _like, _RealPredictive
 from bedl.moments import numerics
 
-__all__ = ["LinkedPredictive", "LogNormalPredictive", "LogitNormalPredictive"]
-
-
 NODES = 32  # of Gauss-Hermite quadrature, for each member
 
 

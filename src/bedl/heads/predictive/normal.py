@@ -14,8 +14,6 @@ from bedl.heads.predictive.base import PaperSplit, Predictive, register
 from bedl.moments import numerics
 from bedl.moments.numerics import normal_log_density
 
-__all__ = ["NormalMixturePredictive", "NormalPredictive", "StudentPredictive"]
-
 
 class _RealPredictive(Predictive):
     """What predictions of real targets share: everything that follows from cdf and quantile."""

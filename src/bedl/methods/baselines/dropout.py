@@ -33,17 +33,6 @@ from bedl.objectives.priors import gaussian_pairs
 if TYPE_CHECKING:
     from bedl.heads.predictive import Predictive
 
-__all__ = [
-    "FastDropout",
-    "MCDropout",
-    "VarOut",
-    "dropout_network",
-    "expected_log_likelihood",
-    "log_uniform_kl",
-    "noise_of",
-    "normal_kl",
-]
-
 
 class DrawnDropout(nn.Dropout):
     """Dropout with a mask for each point in training, and one mask for all points where functions are drawn."""
@@ -166,13 +155,11 @@ def mc_dropout(
 ) -> MCDropout:
     """Layers with dropout in front of each.
 
+    See `MCDropout` for `length_scale`, `samples`, `seed`.
+
     Args:
-        problem: what it is for.
         dropout: probability of being dropped; a network of the user's own has its own dropout layers.
         tau: precision of the noise in units of standardised targets; None: learned.
-        length_scale: of the prior.
-        samples: draws at prediction.
-        seed: of these draws.
     """
     head = plain_head(problem, **noise_of(tau))
     return MCDropout(dropout_network(problem, head.n_outputs, dropout), head, length_scale, samples, seed)
@@ -257,7 +244,6 @@ def fast_dropout(problem: Problem, dropout: float = 0.05, tau: float | None = No
     """Layers with dropout in front of each.
 
     Args:
-        problem: what it is for.
         dropout: probability of being dropped; a network of the user's own has its own dropout layers.
         tau: precision of the noise in units of standardised targets; None: learned.
     """
@@ -389,16 +375,13 @@ def varout(
 ) -> VarOut:
     """Layers with Gaussian weights.
 
+    See `VarOut` for `precision`, `ramp`, `samples`, `seed`.
+
     Args:
-        problem: what it is for.
         prior: ``"normal"``, as in the comparison of Haussmann et al., or ``"log-uniform"``.
-        precision: of the normal prior.
         tau: precision of the noise in units of standardised targets; None: learned. Where the noise varies, its
             largest precision.
         noise: of real targets: one for all points, or exp f2 of a second output on top of 1/tau, as BEDL has it.
-        ramp: epochs in which the divergence rises to its full weight.
-        samples: draws at prediction.
-        seed: of these draws.
     """
     if noise not in ("shared", "varying"):
         raise ValueError(f"noise must be 'shared' or 'varying', not {noise!r}")

@@ -26,8 +26,6 @@ from bedl.methods.registry import Problem, Training, register
 from bedl.nn import GaussianLayer
 from bedl.objectives import EmpiricalPrior, ExpectedLikelihood, Objective, Sum
 
-__all__ = ["DVI"]
-
 
 class DVI(BEDL):
     """A network with Gaussian weights, trained by an evidence lower bound without sampling.
@@ -83,7 +81,6 @@ def dvi(
     """Wu et al. 2019, with the paper's one hidden layer of 50 units on tables.
 
     Args:
-        problem: what it is for.
         noise: of real targets: of its own at each point, or one for all.
         softmax: how the expected log-likelihood of classes is found: expanded, or by `samples`.
         samples: draws for each point.

@@ -32,19 +32,6 @@ from bedl.moments import Moments
 from bedl.objectives import Batch
 from bedl.objectives.ood_samples import Perturbation, around_and_beyond, takes_batched, with_copies
 
-__all__ = [
-    "EDL",
-    "Evidence",
-    "EvidentialRegression",
-    "Loss",
-    "NormalInverseGamma",
-    "PriorNetwork",
-    "RelaxedEDL",
-    "dirichlet_divergence",
-    "known",
-]
-
-
 Evidence = Literal["relu", "softplus", "exp"]
 Loss = Literal["squared", "log", "digamma"]
 MAX_LOG_EVIDENCE = 10.0  # of exp, as in the authors' code

@@ -25,9 +25,6 @@ from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn.draws import seeded
 
-__all__ = ["ExactGP", "Kernel", "refuse_export"]
-
-
 MAX_ROWS = 4000
 RATIOS = torch.logspace(-6, 2, 65, dtype=torch.float64)
 TEMPERATURES = torch.logspace(-2, 0.5, 26, dtype=torch.float64)

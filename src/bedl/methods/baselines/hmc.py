@@ -31,9 +31,6 @@ from bedl.methods.networks import plain_network
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 
-__all__ = ["HMC", "potential_scale_reduction"]
-
-
 ACCEPTANCE = 0.8
 MAX_DRAWN_NUMEL = 2**15  # outputs of one draw and one point that are computed together
 
@@ -279,13 +276,9 @@ def hmc(
 ) -> HMC:
     """All weights and biases of the network, and the noise.
 
+    See `HMC` for `draws`, `chains`, `warmup`, `thin`, `steps`.
+
     Args:
-        problem: what it is for.
-        draws: in all, that are kept.
-        chains: that run side by side.
-        warmup: trajectories of each chain before the first draw.
-        thin: trajectories from one draw to the next.
-        steps: of a trajectory, at most.
         prior_scale: σ of a weight's prior, times the root of its fan-in.
         noise: of real targets: "shared" by all points, or "varying".
     """

@@ -25,9 +25,6 @@ from bedl.methods.networks import ACTIVATIONS, widths_of
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 
-__all__ = ["NeuralProcess"]
-
-
 HELD_OUT, FEW = 0.15, 40  # share of rows that say when to stop, and up to how many rows there are none
 LOOK, PATIENCE = 10, 25  # steps between looks at them, and looks without improvement
 
@@ -205,10 +202,7 @@ def _layers(sizes: Sequence[int], activation: Callable[[], nn.Module]) -> nn.Seq
 def neural_process(problem: Problem, steps: int = 2000, lr: float = 3e-3) -> NeuralProcess:
     """Garnelo et al. 2018 on one table: contexts are drawn from its rows, and all of them are told in the end.
 
-    Args:
-        problem: what it is for.
-        steps: of learning, of up to 128 rows each.
-        lr: learning rate.
+    See `NeuralProcess` for `steps`, `lr`.
     """
     if problem.net is not None:
         raise ValueError("method 'neural-process' has networks of its own; leave net out, or name another method")

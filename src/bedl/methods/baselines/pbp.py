@@ -36,9 +36,6 @@ from bedl.methods.registry import Problem, register
 from bedl.moments import Moments, as_moments
 from bedl.moments.numerics import normal_cdf, normal_pdf
 
-__all__ = ["PBP", "Posterior"]
-
-
 START = 6.0  # shape and rate of the gamma distributions: as if three numbers of variance 1 had been seen
 MIN_VARIANCE, MAX_VARIANCE = 1e-100, 1e6  # variances: of weights, and of a cavity
 
@@ -288,9 +285,7 @@ def _exp(x: float) -> float:
 def pbp(problem: Problem, passes: int = 40) -> PBP:
     """Hernández-Lobato & Adams 2015, with the paper's one hidden layer of 50 units.
 
-    Args:
-        problem: what it is for.
-        passes: over all points.
+    See `PBP` for `passes`.
     """
     if problem.net is not None or len(problem.input_shape) != 1:
         raise ValueError("method 'pbp' has ReLU layers of its own, on tables; leave net out, or name another method")

@@ -38,22 +38,10 @@ from bedl.heads.plain import MIN_NOISE
 from bedl.heads.predictive import Predictive
 from bedl.methods.base import Method
 from bedl.methods.baselines.exact_gp import refuse_export
-from bedl.methods.baselines.wide_networks import image_of
+from bedl.methods.baselines.wide_kernels import image_of
 from bedl.methods.registry import Problem, register
 from bedl.moments import Moments
 from bedl.nn.draws import seeded
-
-__all__ = [
-    "Approximation",
-    "Latent",
-    "PatchLatent",
-    "SparseGP",
-    "collapsed_bound",
-    "head_for",
-    "maximise",
-    "put_best_values",
-]
-
 
 Approximation = Literal["vfe", "fitc"]
 
@@ -323,7 +311,6 @@ def sparse_gp(
     """A squared-exponential kernel with a length scale per column, for each target or class.
 
     Args:
-        problem: what it is for.
         inducing: points that the process is known by.
         steps: of learning; None: for targets at most 300 of L-BFGS on all rows, for classes 1,000 of Adam on 256 rows.
         lr: learning rate, for classes.
@@ -347,7 +334,7 @@ def sparse_gp(
 #
 # M. van der Wilk, C. Rasmussen, J. Hensman, "Convolutional Gaussian Processes", NeurIPS 2017: the plain convolutional
 # kernel with inducing patches, see `bedl.methods.baselines.sparse_gp.PatchLatent`; all else is as for "sparse-gp".
-# Which tables are images, `bedl.methods.baselines.wide_networks` says.
+# Which tables are images, `bedl.methods.baselines.wide_kernels` says.
 
 
 @register(
@@ -369,7 +356,6 @@ def conv_gp(
     """The paper has 750 inducing patches of 5 × 5 for MNIST; the default of 100 is for a processor.
 
     Args:
-        problem: what it is for.
         inducing: patches that the process is known by.
         size: of a patch; None: 5, or 3 for images below 12 pixels.
         image: channels, height and width of a row; None: the estimator's `image_shape`, or a square of one channel.

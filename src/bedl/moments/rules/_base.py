@@ -12,8 +12,6 @@ from torch import Tensor
 
 from bedl.moments import Moments
 
-__all__ = ["LayerWeight", "are_rounded", "rounded", "variance_products"]
-
 
 def approximate(how: str, when: Callable[..., bool] | None = None) -> Callable[[Callable], Callable]:
     """Mark a rule as an approximation; `how` is shown by `bedl.check` and in the table of operations.

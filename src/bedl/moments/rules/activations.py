@@ -7,6 +7,7 @@ Shapes: all tensors here are (*shape), and all results too.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -349,7 +350,7 @@ def _elu(m: Tensor, v: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
     return apply(_Elu, m, v, alpha)
 
 
-elu = elementwise(F.elu)(_elu)
+elu: Callable[..., Moments] = elementwise(F.elu)(_elu)
 
 
 @elementwise(F.selu)

@@ -27,9 +27,6 @@ from bedl.moments.rules._base import approximate
 from bedl.moments.rules.arithmetic import dropout
 from bedl.moments.rules.linear import full_precision
 
-__all__ = ["gru_step", "lstm_step", "mixture", "packs", "rnn_step"]
-
-
 Operand = Moments | Tensor
 _HOW = "first order, variance bounded by p(1 − p)"
 

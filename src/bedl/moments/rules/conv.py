@@ -16,9 +16,6 @@ from torch import Tensor
 from bedl.moments import Moments
 from bedl.moments.rules.linear import Operand, biased
 
-__all__ = ["convolution", "convolve_strided"]
-
-
 NUMBERS_AT_A_TIME = 2**21  # of patches: eight megabytes of float32
 
 Pair = tuple[int, int]

@@ -26,9 +26,6 @@ from bedl.moments.dispatch import find_rule, use_rules
 from bedl.moments.numerics import normal_cdf, standardize, std
 from bedl.moments.rules.linear import loc_of
 
-__all__ = ["shared_draws"]
-
-
 _KEPT = (
     "leaky_relu elu selu celu gelu silu mish hardswish hardtanh relu6 hardsigmoid sigmoid tanh softplus prelu "
     "batch_norm instance_norm group_norm dropout dropout2d max_pool2d pad interpolate"

@@ -19,8 +19,6 @@ from bedl.moments.rules._base import approximate
 from bedl.moments.rules.attention import bounded
 from bedl.moments.rules.pooling import MAX, largest
 
-__all__ = ["largest_of_groups", "softmax_of_groups"]
-
 
 def largest_of_groups(own: Moments, dim: int, index: Tensor, source: Moments, include_self: bool) -> Moments:
     """`scatter_reduce` with "amax"; what no entry is sent to keeps its own value. own, result: shape (*, N, *)"""

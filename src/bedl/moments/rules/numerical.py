@@ -82,7 +82,6 @@ def quadrature(function: Function, nodes: int = 32, kinks: Sequence[float] = ())
         ...     torch.asinh(bedl.Moments(torch.tensor([1.0]), 0.25)).loc
         tensor([0.8404])
     """
-
     family, points = ("Legendre", numerics.legendre(nodes)) if kinks else ("Hermite", numerics.hermite(nodes))
 
     @approximate(f"Gauss–{family} quadrature, {nodes} nodes")
@@ -332,5 +331,5 @@ def erfc(input: Moments) -> Moments:
 # Functions that bend near 0 and creep on far from it: pieces from 0 outwards, each eight times as long.
 
 _CREEPING = (-64.0, -8.0, -1.0, 0.0, 1.0, 8.0, 64.0)
-softsign = quadrature(F.softsign, 24, _CREEPING)
-atan = quadrature(torch.atan, 24, _CREEPING)
+softsign: Callable[..., Moments] = quadrature(F.softsign, 24, _CREEPING)
+atan: Callable[..., Moments] = quadrature(torch.atan, 24, _CREEPING)

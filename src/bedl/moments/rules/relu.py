@@ -19,9 +19,6 @@ from bedl._utils.autograd import apply
 from bedl.moments import numerics
 from bedl.moments.numerics import FAR, NEGLIGIBLE, normal_cdf, normal_pdf, tail_moments
 
-__all__ = ["relu_moments", "relu_moments_backward"]
-
-
 _SMALLEST_STD = 1e-19  # its inverse is finite in float32
 # Numbers from which compiled code calls a kernel. In predictions it is faster, if slower to compile, to make ReLU one
 # with what follows; in training that would be done twice, as the backward pass computes it again. Formulas that keep

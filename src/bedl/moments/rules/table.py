@@ -7,19 +7,20 @@ lives in: `torch`, `torch.nn.functional`, `torch.Tensor`, with its in-place form
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from bedl.moments import Moments
-from bedl.moments.dispatch import _RULES, refusal, register_rule, use_rules
+from bedl.moments.dispatch import _RULES, dispatch, refusal
 from bedl.moments.rules import (
     activations,
     arithmetic,
     attention,
     conv,
-    functions,
     indexing,
     linear,
     norm,
@@ -28,11 +29,7 @@ from bedl.moments.rules import (
     positive,
     shape,
 )
-from bedl.moments.rules._base import approximate, approximation, elementwise
-from bedl.moments.rules.numerical import quadrature
-
-__all__ = ["TABLE", "approximate", "approximation", "elementwise", "quadrature", "register_rule", "use_rules"]
-
+from bedl.moments.rules._base import approximation
 
 # fmt: off
 TABLE: dict[str, dict[str, Callable]] = {
@@ -210,5 +207,25 @@ def _install() -> None:
                 _RULES[func] = _in_place(mover, func) if inplace else mover
 
 
+def dispatch_custom_functions() -> None:
+    """Make `Function.apply` of custom functions look up a rule where an argument is Moments.
+
+    They ignore `__torch_function__`: `Function.apply` runs `forward` without recording it, and attaches `backward` to
+    the tensors among its arguments. Moments are none: their values would go on, and their gradients would end, or pass
+    as if there were no `backward`.
+    """
+    plain: Any = torch.autograd.Function.__dict__["apply"].__func__
+    if hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, Moments) for x in (*args, *kwargs.values())):
+            return dispatch(cls.apply, args, kwargs)
+        return plain(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
+
+
 _install()
-functions.dispatch_custom_functions()
+dispatch_custom_functions()

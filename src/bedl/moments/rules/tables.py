@@ -29,8 +29,6 @@ from bedl import _kernels
 from bedl._utils.autograd import apply
 from bedl.moments.numerics import std
 
-__all__ = ["looks_up", "register_table", "tabulated"]
-
 Form = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 # as in table.c

@@ -35,7 +35,6 @@ from bedl.training.checkpoint import (
     tensors_from_lists,
 )
 from bedl.training.compile import Compiled, should_compile, variance_precision
-from bedl.training.correction import correct_after_fit, reset_correction
 from bedl.training.data import DataCursor, Fetched, Points, cast, stream_seed
 from bedl.training.diagnostics import (
     NonFiniteLossError,
@@ -43,10 +42,7 @@ from bedl.training.diagnostics import (
     find_origin,
     warn_of_missing_gradients,
 )
-from bedl.training.loop import Run, Settings, adam
-
-__all__ = ["FabricRun", "GradientStep", "MicroBatch"]
-
+from bedl.training.loop import Run, Settings, adam, correct_after_fit, reset_correction
 
 _POSITION = ("epoch", "batch", "step", "loss_sum", "loss_points")
 

@@ -14,8 +14,6 @@ from bedl.methods import Batch
 from bedl.nn.calling import join_parts, map_parts
 from bedl.training.data import as_points, cast, global_batches, stream_seed
 
-__all__ = ["BatchPrefetcher", "BatchPreparation", "Joined", "ReplicaBatch", "ReplicaBatches"]
-
 
 class ReplicaBatch(NamedTuple):
     """One step's points of all replicas.
@@ -252,7 +250,8 @@ class BatchPreparation:
 def _evened(copies: Sequence[Any]) -> Any:
     """As many copies for each replica: one that has fewer points has some twice. shapes: (k, *input) -> (R, k, *input)
 
-    Each copy counts as the point in its place, so that copies of padding do not count."""
+    Each copy counts as the point in its place, so that copies of padding do not count.
+    """
     most = max(map(len, copies))
     return torch.stack([own[torch.arange(most, device=own.device) % len(own)] for own in copies])
 

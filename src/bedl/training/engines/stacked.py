@@ -49,17 +49,6 @@ from bedl.training.engines.replica_data import (
 )
 from bedl.training.loop import Run, Settings
 
-__all__ = [
-    "ActiveReplicas",
-    "ReplicaRun",
-    "StackedNetworks",
-    "VectorAdam",
-    "VectorisationError",
-    "can_fuse",
-    "clipping",
-    "norms",
-]
-
 
 class VectorisationError(BEDLError, RuntimeError):
     """Networks that can be trained one by one, and not as one."""
@@ -577,7 +566,7 @@ class ReplicaRun(Run):
 
 
 class Losses:
-    """Each replica's mean loss per epoch, as it comes about."""
+    """Each replica's mean loss per epoch, appended during training."""
 
     def __init__(self, batches: ReplicaBatches):
         self.per_epoch, self.steps = batches.per_epoch, 0

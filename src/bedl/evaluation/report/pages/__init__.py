@@ -26,6 +26,7 @@ class Page:
         facts: record → further (name, value) pairs for the head of the page.
         drawn: what to add to the sentence on how many points are drawn.
         verdict: record and scores → sentences for the top of the page.
+        hits: what the share of `Results.hits` is called.
         baseline: what the baselines beside the scores are, see `Task.baseline`.
     """
 
@@ -37,6 +38,7 @@ class Page:
     drawn: str = ""
     verdict: Callable[[Any, dict[str, float]], list[Verdict]] = lambda results, scores: []
     baseline: str = ""
+    hits: str = "coverage"
 
 
 def page_of(task: str) -> Page:

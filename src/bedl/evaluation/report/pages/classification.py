@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -22,6 +23,7 @@ from bedl.evaluation.report.layout import (
     quantile_rows,
     shorten,
     table,
+    text,
 )
 from bedl.evaluation.report.page import of_classes, of_detection
 from bedl.evaluation.report.pages import Page
@@ -45,12 +47,12 @@ def sections(results: ClassificationResults, scores: dict[str, float]) -> list[s
         parts.append(_reliability(results, scores))
     parts.append(_entropy(results, scores))
     if results.labelled.any():
-        parts += [_refusing(results), *_confusion(results)]
+        parts += [_refusing(results), _ranking(results), *_confusion(results)]
     parts.append(most_uncertain(results, "Most uncertain examples", _row(results)))
-    how = "least probability of the true class"
+    how = "lowest probability of the true class"
     parts.append(most_surprising(results, "Most surprising examples", _row(results), how))
     if results.ood is not None:
-        parts.append(most_uncertain(results.ood, "Most uncertain examples, out-of-domain", _row(results.ood)))
+        parts.append(most_uncertain(results.ood, "Most uncertain examples, OOD", _row(results.ood)))
     return [part for part in parts if part]
 
 
@@ -81,7 +83,7 @@ def _reliability(results: ClassificationResults, scores: dict[str, float]) -> st
         svg.line(frame, curve.confidence[full], curve.accuracy[full]),
         svg.scatter(frame, curve.confidence[full], curve.accuracy[full], "a solid", tips_full, size=3.6),
         svg.bars(below, curve.edges, curve.counts, "a", tips),
-        name="Reliability: accuracy against confidence, and how many rows there are",
+        name="Reliability diagram: accuracy against confidence, and rows by confidence",
         x_label="confidence: probability of the predicted class",
         y_label="accuracy (above), rows (below)",
         x_format=lambda v: f"{100 * v:g} %",
@@ -94,10 +96,10 @@ def _reliability(results: ClassificationResults, scores: dict[str, float]) -> st
     ]
     head = ["confidence", "rows", "mean confidence", "accuracy", "accuracy − confidence"]
     how = (
-        "On the dashed diagonal, 80\u00a0% sure means right in 80\u00a0% of cases; below it the model is too sure. "
-        f"Bars: how many rows. ECE {percent(scores['ece'])}."
+        "On the dashed diagonal, predictions with confidence 80\u00a0% are right in 80\u00a0% of cases; below it the "
+        f"model is overconfident. Bars: rows. ECE {percent(scores['ece'])}."
     )
-    return card("Reliability", how, plot, numbers=table("Rows by confidence, 15 bins", head, rows))
+    return card("Reliability diagram", how, plot, numbers=table("Rows by confidence, 15 bins", head, rows))
 
 
 def _short(value: float) -> str:
@@ -135,25 +137,24 @@ def _entropy(results: ClassificationResults, scores: dict[str, float]) -> str:
         y_label="share of rows at or below",
         y_format=lambda v: f"{100 * v:g} %",
     )
-    how = "A curve that rises early belongs to sure answers, one that rises late to unsure ones."
+    how = "The empirical distribution function: curves of confident predictions rise early, of uncertain ones late."
     head, values = ["entropy in nats"], []
     for _, name, part in sets:
         head.append(name)
         values.append(part.entropy)
     rows = quantile_rows(values)
-    rows.append(
-        ["ECDF-AUC = log C − mean", *(number(scores[key]) for key in ("ecdf_auc", "ood_ecdf_auc")[: len(sets)])]
-    )
+    if results.ood is not None:
+        rows.append(["ECDF-AUC = log C − mean", number(scores["ecdf_auc"]), number(scores["ood_ecdf_auc"])])
     numbers = table("Entropy of the predicted probabilities, all rows", head, rows)
     if results.ood is not None:
         how += (
-            " Out-of-domain rows should be unsure: far right and below. Told apart by entropy: AUROC "
+            " That of OOD rows should lie to the right and below. Detection by entropy: AUROC "
             f"{number(scores['ood_auroc'])}, AUPR {number(scores['ood_aupr'])}, FPR95 {percent(scores['ood_fpr95'])}."
         )
         numbers += _detection_table(results, scores)
     key = legend(*((f"line {kind}", name) for kind, name, _ in sets))
     return card(
-        "Entropy, in- and out-of-domain" if results.ood is not None else "Entropy", how, plot, key=key, numbers=numbers
+        "Entropy, in-domain and OOD" if results.ood is not None else "Entropy", how, plot, key=key, numbers=numbers
     )
 
 
@@ -166,7 +167,59 @@ def _detection_table(results: ClassificationResults, scores: dict[str, float]) -
         [name, number(values[0]), number(values[1]), percent(values[2])]
         for name, values in (("total entropy", total), ("epistemic entropy", epistemic))
     ]
-    return table("Out-of-domain rows told from in-domain ones", ["by", "AUROC", "AUPR", "FPR95"], rows)
+    return table("Detection of OOD rows", ["by", "AUROC", "AUPR", "FPR95"], rows)
+
+
+def _ranking(results: ClassificationResults) -> str:
+    """ROC and precision–recall curves of the rarer of two classes, with a threshold to move."""
+    some = results.labelled
+    labels, table_ = results.observed[some], results.probabilities[some].astype(float)
+    if len(results.class_names) != 2 or len(np.unique(labels)) < 2:
+        return ""
+    rarer = int(np.bincount(labels).argmin())
+    name, true = shorten(str(results.class_names[rarer]), 24), labels == rarer
+    curve = metrics.threshold_curve(table_[~true, rarer], table_[true, rarer])
+    keep = np.unique(np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int))
+    fpr, recall, precision = curve.false_positive_rate, curve.recall, curve.precision
+    frame = svg.Frame(0, 1, 0, 1)
+    steps = []
+    for i in np.unique(np.searchsorted(recall, np.linspace(0, 1, 101))).clip(0, len(recall) - 1).tolist():
+        said = (
+            f"Threshold {number(float(curve.threshold[i]), 3)}: recall {percent(recall[i])}, precision "
+            f"{percent(precision[i])}, false-positive rate {percent(fpr[i])}; {count(round(recall[i] * true.sum()))} "
+            f"true and {count(round(fpr[i] * (~true).sum()))} false positives"
+        )
+        places = [*frame.x([fpr[i], recall[i]]), *frame.y([recall[i], precision[i]])]
+        steps.append((float(curve.threshold[i]), said, [round(float(place), 1) for place in places]))
+    start = int(np.argmin([abs(threshold - 0.5) for threshold, _, _ in steps]))
+    moved = [f'<circle class="moved" cx="{steps[start][2][k]}" cy="{steps[start][2][2 + k]}" r="5"/>' for k in range(2)]
+
+    def share(value: float) -> str:
+        return f"{100 * value:g} %"
+
+    roc = svg.figure(
+        frame, svg.line(frame, [0, 1], [0, 1], "ref"), svg.line(frame, np.r_[0, fpr[keep]], np.r_[0, recall[keep]]),
+        moved[0], name=f"ROC curve of {name}", x_label="false-positive rate", y_label=f"recall of {name}",
+        x_format=share, y_format=share,
+    )  # fmt: skip
+    chance = float(true.mean())
+    both = svg.figure(
+        frame, svg.line(frame, [0, 1], [chance, chance], "ref"),
+        svg.line(frame, np.r_[0, recall[keep]], np.r_[precision[0], precision[keep]]), moved[1],
+        name=f"Precision–recall curve of {name}", x_label=f"recall of {name}", y_label="precision",
+        x_format=share, y_format=share,
+    )  # fmt: skip
+    area, average = (values[rarer] for values in metrics.one_vs_rest(labels, table_))
+    how = (
+        f"{data(name)} is the rarer class ({percent(chance)} of rows). AUROC {number(area)} (chance 0.5), average "
+        f"precision {number(average)} (chance {number(chance, 3)}; dashed)."
+    )
+    data_steps = text(json.dumps([[said, *places] for _, said, places in steps]), 10**6)
+    slider = (
+        f'<p><input type="range" min="0" max="{len(steps) - 1}" value="{start}" data-steps="{data_steps}" hidden '
+        f'aria-label="threshold on the probability of {text(name)}"><output>{text(steps[start][1], 300)}</output></p>'
+    )
+    return card("ROC and precision–recall", how, f'{slider}<div class="tables">{roc}{both}</div>', wide=True)
 
 
 def _refusing(results: ClassificationResults) -> str:
@@ -177,26 +230,24 @@ def _refusing(results: ClassificationResults) -> str:
     keep = np.unique(np.linspace(0, n - 1, min(n, CURVE_POINTS)).astype(int))
     frame = svg.Frame(0, 1, 0, 1.1 * float(curve.risk.max()) or 1.0)
     at = np.unique(np.maximum(np.round(np.linspace(0.1, 1, 10) * n).astype(int), 1)) - 1
-    tips = [
-        f"{percent(c)} of rows answered: {percent(r)} of these wrong"
-        for c, r in zip(*(v[at] for v in curve), strict=True)
-    ]
+    tips = [f"coverage {percent(c)}: error rate {percent(r)}" for c, r in zip(*(v[at] for v in curve), strict=True)]
     plot = svg.figure(
         frame,
         svg.line(frame, curve.coverage[keep], curve.risk[keep]),
         svg.scatter(frame, curve.coverage[at], curve.risk[at], "a solid", tips, size=3.2),
-        name="Error among the most certain rows, against the share of rows answered",
-        x_label="share of rows answered, most certain first",
-        y_label="wrong among these",
+        name="Risk–coverage curve: error rate of the most certain rows",
+        x_label="coverage: share of rows, most certain first",
+        y_label="error rate (risk)",
         x_format=lambda v: f"{100 * v:g} %",
         y_format=lambda v: f"{100 * v:.3g} %",
     )
     rows = [[percent(c), percent(r), percent(1 - r)] for c, r in zip(*(v[at] for v in curve), strict=True)]
     how = (
-        "What remains wrong if the rows with the highest entropy are left to someone else; it should fall to the left."
+        "The error rate among the rows that remain if those with the highest entropy are rejected; it should fall to "
+        "the left."
     )
-    numbers = table("Refusing the most uncertain rows", ["answered", "wrong among these", "right among these"], rows)
-    return card("Refusing to answer", how, plot, numbers=numbers)
+    numbers = table("Rejecting the most uncertain rows", ["coverage", "error rate (risk)", "accuracy"], rows)
+    return card("Risk–coverage curve", how, plot, numbers=numbers)
 
 
 def _confusion(results: ClassificationResults) -> list[str]:
@@ -210,14 +261,14 @@ def _confusion(results: ClassificationResults) -> list[str]:
     worst = [divmod(int(i), classes) for i in np.argsort(-off.ravel(), kind="stable")[:MISTAKES] if off.ravel()[i] > 0]
     rows = [[data(names[i], 40), data(names[j], 40), count(off[i, j]),
              percent(off[i, j] / counts[i].sum())] for i, j in worst]  # fmt: skip
-    how = "Recall: of the rows of a class, how many are found. Precision: of the answers, how many are right."
+    how = "Recall: share of a class's rows that are found. Precision: share of its predictions that are right."
     if classes > CLASSES_SHOWN:
         how += f" The {CLASSES_SHOWN} classes with the lowest recall; a confusion matrix of all would not be legible."
-    how += "" if rows else " No row was put into a wrong class."
+    how += "" if rows else " No row was misclassified."
     head = ["true class", "predicted as", "rows", "of the true class"]
     listed = table(f"The most frequent mistakes, at most {MISTAKES} pairs", head, rows) if rows else ""
     tables = f'<div class="tables">{_recall(results, counts)}{listed}</div>'
-    by_class = card("Class by class", how, tables, wide=classes > CLASSES_SHOWN)  # then there is none beside it
+    by_class = card("Scores by class", how, tables, wide=classes > CLASSES_SHOWN)  # then there is none beside it
     if classes > CLASSES_SHOWN:
         return [by_class]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -235,21 +286,22 @@ def _confusion(results: ClassificationResults) -> list[str]:
         [[data(names[i], 20), *(count(n) for n in counts[i])] for i in range(classes)],
     )
     how = "Rows are true classes, columns predicted ones; mistakes lie off the diagonal. Darker: more of the row."
-    return [card("Confusion", how, plot, numbers=matrix), by_class]
+    return [card("Confusion matrix", how, plot, numbers=matrix), by_class]
 
 
 def _recall(results: ClassificationResults, counts: np.ndarray) -> str:
-    """A table of recall and precision of each class, the worst first. counts shape: (true, predicted)"""
+    """A table of the scores of each class, lowest recall first. counts shape: (true, predicted)"""
     true, said, right = counts.sum(1), counts.sum(0), counts.diagonal()
     recall = right / np.maximum(true, 1)
-    rows = []
+    some, rows = results.labelled, []
+    areas, precisions = metrics.one_vs_rest(results.observed[some], results.probabilities[some])
     for i in [int(i) for i in np.argsort(recall, kind="stable") if true[i]][:CLASSES_SHOWN]:
         entropy = float(results.entropy[results.observed == i].mean())
         precision = percent(right[i] / said[i]) if said[i] else "–"
-        rows.append(
-            [data(results.class_names[i], 40), count(true[i]), percent(recall[i]), precision, number(entropy, 3)]
-        )
-    return table("Each class, the worst first", ["class", "rows", "recall", "precision", "mean entropy"], rows)
+        ranked = [number(areas[i], 3), number(precisions[i], 3), number(entropy, 3)]
+        rows.append([data(results.class_names[i], 40), count(true[i]), percent(recall[i]), precision, *ranked])
+    head = ["class", "rows", "recall", "precision", "AUROC", "average precision", "mean entropy"]
+    return table("Each class, lowest recall first", head, rows)
 
 
 def _row(results: ClassificationResults) -> dict[str, Cell]:
@@ -272,12 +324,12 @@ def _row(results: ClassificationResults) -> dict[str, Cell]:
 PAGE = Page(
     sections=sections,
     notes=lambda results: [
-        "Entropies are in nats (natural logarithm); aleatoric + epistemic = total, where aleatoric is of classes that "
-        "overlap and epistemic of what is not known, lack of evidence and network together."
+        "Entropies are in nats (natural logarithm). Total = aleatoric + epistemic, epistemic = distributional + model."
     ],
     observed="labels",
-    needing_targets="likelihood, accuracy, reliability, refusal and confusion",
+    needing_targets="likelihood, accuracy, calibration, ROC, risk–coverage and confusion matrix",
     verdict=verdict,
-    baseline="the frequencies of the classes among the labels on this page, for every row",
+    hits="accuracy",
+    baseline="a constant prediction, the class frequencies of this page",
     facts=lambda results: [("classes", str(len(results.class_names)))],
 )

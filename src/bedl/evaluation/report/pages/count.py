@@ -59,8 +59,7 @@ PAGE = dataclasses.replace(
     sections=sections,
     notes=lambda results: [
         "Std is a standard deviation of the count; aleatoric² + epistemic² = total².",
-        "Intervals, frequencies and calibration (by mid-PIT) take each prediction for a negative binomial with the "
-        "given mean and std.",
+        "Intervals, frequencies and calibration (by mid-PIT) assume a negative binomial with the given mean and std.",
     ],
     needing_targets="likelihood, errors, coverage, calibration and residuals",
 )

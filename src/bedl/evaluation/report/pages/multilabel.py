@@ -36,12 +36,12 @@ def sections(results: MultilabelResults, scores: dict[str, float]) -> list[str]:
     parts = [_labels(results), *classification.sections(answers, score(answers))]
     parts.append(_most_uncertain(results, "Most uncertain rows"))
     if results.ood is not None:
-        parts.append(_most_uncertain(results.ood, "Most uncertain rows, out-of-domain"))
+        parts.append(_most_uncertain(results.ood, "Most uncertain rows, OOD"))
     return [part for part in parts if part]
 
 
 def verdict(results: MultilabelResults, scores: dict[str, float]) -> list[Verdict]:
-    """What the numbers come to: of all answers together, and of rows from elsewhere."""
+    """The verdict: of all labels together, and of OOD rows."""
     answers = results.answers()
     said = of_classes(answers, score(answers), get(answers.task).baseline(answers))
     return [*said, ("so", said_of_parts(answers, classification.KINDS)), *of_detection(scores)]
@@ -97,10 +97,10 @@ PAGE = Page(
     sections=sections,
     notes=lambda results: [
         "Entropies are in nats (natural logarithm); aleatoric + epistemic = total.",
-        "Reliability, entropy, refusal and confusion take each label of each row as an answer of its own.",
+        "Reliability, entropy, risk–coverage and confusion treat each label of each row as a prediction of its own.",
     ],
     observed="labels",
     verdict=verdict,
-    needing_targets="likelihood, accuracy, reliability, refusal and confusion",
+    needing_targets="likelihood, accuracy, calibration, ROC, risk–coverage and confusion matrix",
     facts=lambda results: [("labels", str(len(results.label_names)))],
 )

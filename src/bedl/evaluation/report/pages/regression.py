@@ -50,14 +50,14 @@ def sections(results: RegressionResults, scores: dict[str, float]) -> list[str]:
     if results.ood is not None:
         parts += [_out_of_domain(results, scores, "std"), _out_of_domain(results, scores, "epistemic_std")]
     parts.append(most_uncertain(results, "Most uncertain rows", _row(results)))
-    how = "largest distance between target and prediction, in predicted standard deviations"
+    how = "largest absolute residual in predicted standard deviations"
     missed = results.surprise
     if missed is not None:
         parts.append(
-            most_surprising(results, "Most surprising rows", {**_row(results), "stds off": _cells(missed)}, how)
+            most_surprising(results, "Most surprising rows", {**_row(results), "|residual| / std": _cells(missed)}, how)
         )
     if results.ood is not None:
-        parts.append(most_uncertain(results.ood, "Most uncertain rows, out-of-domain", _row(results.ood)))
+        parts.append(most_uncertain(results.ood, "Most uncertain rows, OOD", _row(results.ood)))
     return [part for part in parts if part]
 
 
@@ -70,11 +70,11 @@ def verdict(results: RegressionResults, scores: dict[str, float]) -> list[Verdic
 def notes(results: RegressionResults) -> list[str]:
     """Sentences on what the numbers of the page are."""
     said = [
-        "Std is a standard deviation in the target's unit. Squares add up: aleatoric² + epistemic² = total², where "
-        "aleatoric is noise and epistemic what is not known, lack of evidence and network together."
+        "Std is a standard deviation in the target's unit. Variances add up: total² = aleatoric² + epistemic², "
+        "epistemic² = distributional² + model²."
     ]
     if results.pit is None:
-        said.append("NLL, CRPS and calibration take each prediction for a normal with the given mean and std.")
+        said.append("NLL, CRPS and calibration assume a normal distribution with the given mean and std.")
     return said
 
 
@@ -183,7 +183,9 @@ def _calibration(results: RegressionResults) -> str:
     frame = svg.Frame(0, 1, 0, 1)
     grid = np.linspace(0, 1, 51)
     noise = 1.645 * np.sqrt(grid * (1 - grid) / count)
-    tips = [f"{percent(p)} intervals hold {percent(o)} of the targets" for p, o in zip(nominal, observed, strict=True)]
+    tips = [
+        f"{percent(p)} intervals contain {percent(o)} of the targets" for p, o in zip(nominal, observed, strict=True)
+    ]
     plot = svg.figure(
         frame,
         svg.band(frame, grid, np.maximum(grid - noise, 0), np.minimum(grid + noise, 1), "ref"),
@@ -198,8 +200,8 @@ def _calibration(results: RegressionResults) -> str:
     )
     rows = [[percent(p), percent(o), percent(o - p).replace("-", "−")] for p, o in zip(nominal, observed, strict=True)]
     how = (
-        "On the diagonal, intervals hold what they promise; below it they are too narrow, above it too wide. "
-        "Grey: what chance alone would do in 90\u00a0% of cases."
+        "On the diagonal, central intervals have their nominal coverage; below it they are too narrow, above it too "
+        "wide. Grey: pointwise 90\u00a0% band of a calibrated model."
     )
     numbers = table("Coverage of central intervals", ["nominal", "observed", "observed − nominal"], rows)
     return card("Calibration", how, plot, numbers=numbers)
@@ -226,11 +228,11 @@ def _pit(results: RegressionResults) -> str:
     )
     rows = [[f"{percent(a)} – {percent(b)}", percent(s)] for s, a, b in zip(share, edges[:-1], edges[1:], strict=True)]
     how = (
-        "Flat at the dashed line is right. High at both ends: predictions are too sure; high in the middle: not sure "
-        "enough; sloping: they are too low or too high."
+        "Flat at the dashed line: calibrated. High at both ends: overconfident; high in the middle: underconfident; "
+        "sloping: biased."
     )
     numbers = table("Probability integral transform, 10 bins", ["predicted probability of a lower value", "rows"], rows)
-    return card("Where targets fall in their prediction", how, plot, numbers=numbers)
+    return card("PIT histogram", how, plot, numbers=numbers)
 
 
 def _residuals(results: RegressionResults) -> str:
@@ -265,10 +267,10 @@ def _residuals(results: RegressionResults) -> str:
         cells,
     )
     how = (
-        f"Errors should grow with the predicted standard deviation; the shaded band is the {_level(results)} interval "
-        "about the prediction, the mean of rows with such a standard deviation, and should hold as many of the errors."
+        f"Residuals should grow with the predicted std. Shaded: the mean {_level(results)} interval of rows with such "
+        "a std; it should contain that share of the residuals."
     )
-    return card("Residual against standard deviation", how, plot, numbers=numbers)
+    return card("Residuals against predicted std", how, plot, numbers=numbers)
 
 
 def _fan(results: RegressionResults, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -287,7 +289,7 @@ def _out_of_domain(results: RegressionResults, scores: dict[str, float], field: 
     edges = histogram_edges(known, foreign)
     shares = [np.histogram(values, edges)[0] / len(values) for values in (known, foreign)]
     frame = svg.Frame(0, float(edges[-1]), 0, 1.05 * max(float(share.max()) for share in shares))
-    names = ("in-domain", "out-of-domain")
+    names = ("in-domain", "OOD")
     what = "epistemic std" if field == "epistemic_std" else "total std"
     marks = [
         svg.bars(frame, edges, share, kind, [
@@ -299,18 +301,15 @@ def _out_of_domain(results: RegressionResults, scores: dict[str, float], field: 
     plot = svg.figure(
         frame,
         *marks,
-        name=f"{what} in- and out-of-domain",
+        name=f"{what}, in-domain and OOD",
         x_label=f"{what} (in the target's unit)",
         y_label="share of rows",
         y_format=lambda v: f"{100 * v:g} %",
     )
     auroc = scores["ood_auroc_epistemic" if field == "epistemic_std" else "ood_auroc"]
-    how = (
-        f"The further right the out-of-domain rows, the better they are told apart by their {what}: "
-        f"AUROC {number(auroc)} (1 is perfect, 0.5 is chance)."
-    )
+    how = f"OOD rows should have a larger {what}: AUROC {number(auroc)} (1 is perfect, 0.5 is chance)."
     numbers = table(f"{what.capitalize()}, all rows", [what, *names], quantile_rows([known, foreign]))
-    title = f"{what[0].upper()}{what[1:]}, in- and out-of-domain"
+    title = f"{what[0].upper()}{what[1:]}, in-domain and OOD"
     return card(title, how, plot, key=legend(("a bar", names[0]), ("b bar", names[1])), numbers=numbers)
 
 
@@ -334,5 +333,5 @@ PAGE = Page(
     needing_targets="likelihood, errors, CRPS, coverage, calibration and residuals",
     drawn=f" ({INTERVALS} in the plot of intervals)",
     verdict=verdict,
-    baseline="a normal with the mean and the standard deviation of the observed targets on this page, for every row",
+    baseline="a constant prediction, a normal with mean and std of the targets of this page",
 )

@@ -15,21 +15,6 @@ from bedl.moments.numerics import NEGLIGIBLE
 from bedl.moments.rules.relu import relu_moments, relu_moments_backward
 from bedl.nn.tabular import soft_clip
 
-__all__ = [
-    "Activation",
-    "Affine",
-    "Chain",
-    "Codes",
-    "Embedding",
-    "Layer",
-    "Pair",
-    "FlatParameters",
-    "Scaling",
-    "Shortcut",
-    "Weight",
-    "parameter_order",
-]
-
 
 def parameter_order(names: Sequence[str]) -> list[str]:
     """The order of parameters in a row: means, their log-variances in the same order, all others.
@@ -108,7 +93,8 @@ class FlatParameters:
 
     def refresh(self) -> Tensor:
         """Compute what depends on the parameters alone: variances, second moments. Returns each replica's divergence
-        of all Gaussian weights from N(0, 1). shape: (R,)"""
+        of all Gaussian weights from N(0, 1). shape: (R,)
+        """
         if self.in_c:
             return _kernels.training.weights(self.mean, self.logvar, self.variance, self.second_moment)
         torch.exp(self.logvar, out=self.variance)

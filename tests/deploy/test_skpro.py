@@ -11,7 +11,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("skpro.regression.base", exc_type=ImportError)
-    from bedl.integrations.skpro import BEDLProbaRegressor
+    from bedl.deploy.skpro import BEDLProbaRegressor
 
 import bedl
 

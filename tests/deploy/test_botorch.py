@@ -17,7 +17,7 @@ from botorch.sampling.get_sampler import get_sampler
 from botorch.test_functions import Branin, Hartmann
 
 import bedl
-from bedl.integrations.botorch import BEDLModel
+from bedl.deploy.botorch import BEDLModel
 from bedl.nn import GaussianLinear
 
 F64 = torch.float64

@@ -47,4 +47,4 @@ def save_model(path: str | PathLike[str], model: str | PathLike[str], **options:
     load(model)  # an error here, not when it is served
     requirements = ["bedl[export]"] if Path(model).suffix == ".onnx" else ["bedl[sklearn]", "pyarrow"]
     given = {"pip_requirements": requirements, **options}
-    pyfunc.save_model(path=str(path), loader_module="bedl.integrations.mlflow", data_path=str(model), **given)
+    pyfunc.save_model(path=str(path), loader_module="bedl.deploy.mlflow", data_path=str(model), **given)

@@ -27,7 +27,7 @@ class BEDLProbaRegressor(BaseProbaRegressor):
 
     Example:
         >>> import bedl, numpy, pandas
-        >>> from bedl.integrations.skpro import BEDLProbaRegressor
+        >>> from bedl.deploy.skpro import BEDLProbaRegressor
         >>> X = pandas.DataFrame({"x": numpy.linspace(-1, 1, 60)})
         >>> y = pandas.DataFrame({"y": 3 * X["x"]})
         >>> model = BEDLProbaRegressor(bedl.BEDLRegressor(method="bedl", epochs=5, device="cpu")).fit(X, y)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
 from typing_extensions import Self
-
-__all__ = ["RecordsArguments", "describe", "missing_in", "rebuild", "arguments_of"]
 
 
 class RecordsArguments:
@@ -108,3 +109,13 @@ def _class_of(name: str) -> type:
     if not isinstance(found, type) or not (issubclass(found, RecordsArguments) or dataclasses.is_dataclass(found)):
         raise ValueError(f"{name} is no class that a file may name")
     return found
+
+
+def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    """SHA-256 of a text and of tensors: their names, types, shapes and numbers."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

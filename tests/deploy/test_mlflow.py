@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("mlflow.pyfunc", exc_type=ImportError)
 
+from bedl.deploy.mlflow import save_model
 from bedl.estimators import tabular
-from bedl.integrations.mlflow import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 GOLDEN = Path(__file__).parents[1] / "golden"
