@@ -516,6 +516,7 @@ class BEDLEstimator(Building):
         points.n_train = table.size
         related = table.related if points.index is None else table.related[points.index]
         distils = registry.get(self.built_[0]).distils
+        self.calibration_ = self.held_out_ = None
         with limit_threads(self._work(plan.batch_size)):
             if self._members()[0].fit_mode == "direct":
                 self.history_ = self._fit_by_itself(points)
@@ -555,7 +556,6 @@ class BEDLEstimator(Building):
 
     def _conclude(self) -> None:
         self.method_.to(getattr(torch, self.dtype_))
-        self.calibration_ = self.held_out_ = None
 
     @property
     def chosen_(self) -> str:
@@ -596,8 +596,15 @@ class BEDLEstimator(Building):
             [np.flatnonzero(fold < held)[:MAX_HELD_OUT_ROWS], np.flatnonzero(fold >= held)[:MAX_HELD_OUT_ROWS]]
         )
         x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
-        self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
+        told = self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
+        if told is not None and y is not None:
+            held, p = (part.cpu().numpy() for part in told)
+            self._hold_out(p, y.cpu().numpy()[held], related[some[held]].weights())
         return rows
+
+    def _hold_out(self, p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
+        """Keep what was predicted of classes that were not learned from. shapes: (n, C), (n,), (n,)"""
+        raise NotImplementedError
 
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
         """Let a method that takes no gradient steps learn from all points at once."""
@@ -620,6 +627,7 @@ class BEDLEstimator(Building):
         if fresh:
             self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
+        self.calibration_ = self.held_out_ = None
         first = self._members()[0]
         if first.fit_mode != "gradient" or first.has_fit_end or self.method_.folds:
             name = self.built_[0]
