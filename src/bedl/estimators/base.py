@@ -333,6 +333,7 @@ class Building(Portable, BaseEstimator):
         return resolve_config(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n), table=len(self.input_shape_) == 1,
+            tempered=self._tempered(),
         )  # fmt: skip
 
     def _seed(self) -> int:
@@ -417,10 +418,14 @@ class Building(Portable, BaseEstimator):
         points.scaled = True  # by the first call, whatever later ones bring
         return points
 
+    def _tempered(self) -> bool:
+        """Whether points are held out for a temperature."""
+        return False
+
     def _set_aside(
         self, points: Points, plan: TrainingConfig, seed: int, related: Related
     ) -> tuple[Points, Points | None]:
-        """Points to learn from, and those that decide how bold predictions are, if the method wants some."""
+        """Points to learn from, and those that decide on a temperature, if it is wanted."""
         if not plan.n_calibration:
             return points, None
         kept, out = held_out(
@@ -431,7 +436,7 @@ class Building(Portable, BaseEstimator):
         return part, points.subset(out) if len(out) else None
 
     def _calibrate(self, points: Points) -> None:
-        """Let points that were set aside decide how bold predictions are."""
+        """Fit the temperature to points that were set aside."""
         raise NotImplementedError
 
     def _calibrate_by(self, committee: Any, fresh: Points) -> None:
@@ -442,12 +447,17 @@ class Building(Portable, BaseEstimator):
         raise NotImplementedError
 
     def _parts(
-        self, points: Points, plan: TrainingConfig, seed: int, related: Related | None = None
+        self,
+        points: Points,
+        plan: TrainingConfig,
+        seed: int,
+        related: Related | None = None,
+        aside: Points | None = None,
     ) -> Iterator[tuple[Points, Points | None]]:
-        """For each member, points to train on and points held out; each holds out others."""
+        """For each member, points to train on and points held out; each holds out others, if none are set aside."""
         for number in range(len(self._members())):
-            if not plan.held_out:
-                yield points, None
+            if aside is not None or not plan.held_out:
+                yield points, aside
                 continue
             count = min(plan.held_out, points.n - 1)
             kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points), related)
@@ -516,6 +526,7 @@ class BEDLEstimator(Building):
         points.n_train = table.size
         related = table.related if points.index is None else table.related[points.index]
         distils = registry.get(self.built_[0]).distils
+        self.calibration_ = self.held_out_ = None
         with limit_threads(self._work(plan.batch_size)):
             if self._members()[0].fit_mode == "direct":
                 self.history_ = self._fit_by_itself(points)
@@ -532,7 +543,8 @@ class BEDLEstimator(Building):
                     fresh = near_points(committee, table, points, seed)
                     points = labelled_points(committee, table, points, seed)
                     plan, related = of_points(plan, len(table.X), points), Related()
-                parts = list(self._parts(points, plan, seed, related))
+                stops_by = n_calibration if plan.held_out else None
+                parts = list(self._parts(points, plan, seed, related, stops_by))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
                 if n_calibration is not None:
                     self._calibrate(n_calibration)
@@ -555,7 +567,6 @@ class BEDLEstimator(Building):
 
     def _conclude(self) -> None:
         self.method_.to(getattr(torch, self.dtype_))
-        self.calibration_ = self.held_out_ = None
 
     @property
     def chosen_(self) -> str:
@@ -596,8 +607,15 @@ class BEDLEstimator(Building):
             [np.flatnonzero(fold < held)[:MAX_HELD_OUT_ROWS], np.flatnonzero(fold >= held)[:MAX_HELD_OUT_ROWS]]
         )
         x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
-        self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
+        told = self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
+        if told is not None and y is not None:
+            held, p = (part.cpu().numpy() for part in told)
+            self._hold_out(p, y.cpu().numpy()[held], related[some[held]].weights())
         return rows
+
+    def _hold_out(self, p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
+        """Keep what was predicted of classes that were not learned from. shapes: (n, C), (n,), (n,)"""
+        raise NotImplementedError
 
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
         """Let a method that takes no gradient steps learn from all points at once."""
@@ -620,6 +638,7 @@ class BEDLEstimator(Building):
         if fresh:
             self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
+        self.calibration_ = self.held_out_ = None
         first = self._members()[0]
         if first.fit_mode != "gradient" or first.has_fit_end or self.method_.folds:
             name = self.built_[0]

@@ -35,7 +35,8 @@ TABLE: dict[str, dict[str, Callable]] = {
     "affine": {
         "linear": linear.linear, "matmul mm bmm mv dot": shape.matmul, "__rmatmul__": linear.rmatmul,
         "addmm baddbmm": linear.addmm, "einsum": linear.einsum, "bilinear": linear.bilinear,
-        "F.embedding": linear.embedding, "tensordot": linear.products(torch.tensordot),
+        "F.embedding": linear.embedding, "embedding_bag": linear.embedding_bag,
+        "tensordot": linear.products(torch.tensordot),
         "outer ger": linear.products(torch.outer), "inner": linear.products(torch.inner),
         "kron": linear.products(torch.kron),
         "sparse.mm spmm": shape.sparse_mm, "sparse.addmm": shape.sparse_addmm,
