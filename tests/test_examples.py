@@ -57,6 +57,8 @@ SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
     ("text", "mean entropy, two tones: ", (0.35, 1), (0.5, 1)),
     ("lightning_module", "accuracy: ", (0.8, 1), (0.9, 1)),
     ("other_libraries", "^best of 10 points: ", (0.39, 60), (0.39, 60)),
+    ("reinforcement", "bedl: last return ", (-200, 0), (-200, 0)),
+    ("reinforcement", "ensemble: last return ", (-200, 0), (-200, 0)),
     ("serving", "after 3,000 usual rows: ", (0, 0.7), (0, 0.7)),
     ("serving", "after 3,000 far larger rows: ", (0.7, 1), (0.7, 1)),
     ("conformal", "conformal with bedl's std: coverage ", (0.87, 0.93), (0.87, 0.93)),

@@ -98,3 +98,64 @@ def test_class_weights_of_the_estimator(tmp_path):
     assert bedl.BEDLClassifier.load(tmp_path / "m.bedl").class_weight == {7: 2.0, 9: 1.0}
     with pytest.raises(ValueError, match="needs to see all points"):
         bedl.BEDLClassifier(class_weight="balanced", **quick).partial_fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("act", "remedy"),
+    [
+        (lambda y: y.numpy(), r"take either, the tensors y\.loc and y\.variance"),
+        (lambda y: float(y[0, 0]), r"take either, the tensors y\.loc and y\.variance"),
+        (lambda y: nn.functional.cross_entropy(y, LABELS), r"the head's: method = bedl\.BEDL\(net"),
+        (lambda y: nn.MSELoss()(y, X[:, :3]), r"Of the means alone: mse_loss\(y\.loc"),
+        (lambda y: y.backward(), r"no loss: call backward\(\) of a tensor"),
+        (lambda y: y.argmax(-1), r"y\.loc\.argmax"),
+    ],
+    ids=["numpy", "float", "cross-entropy", "squares", "backward", "argmax"],
+)
+def test_what_is_asked_of_random_outputs_has_a_remedy_of_its_own(act, remedy):
+    with pytest.raises(bedl.UnsupportedOperationError, match=remedy) as error:
+        act(bedl.GaussianLinear(4, 3)(X))
+    assert "register_rule" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (lambda net, head: (head, net), r"not \(Dirichlet, GaussianLinear\); they are the other way round"),
+        (lambda net, head: (net, bedl.Dirichlet), r"not \(GaussianLinear, the class Dirichlet\)"),
+        (lambda net, head: (nn.Linear, head), r"not \(the class Linear, Dirichlet\)"),
+        (lambda net, head: (net, nn.Linear(3, 3)), r"not \(GaussianLinear, Linear\)"),
+    ],
+)
+def test_what_a_method_is_made_of(arguments, says):
+    with pytest.raises(TypeError, match=says):
+        bedl.BEDL(*arguments(bedl.GaussianLinear(4, 3), bedl.Dirichlet(3)))
+
+
+def test_complex_inputs():
+    with pytest.raises(TypeError, match="view_as_real"):
+        classifier().predict(X.to(torch.complex64))
+    with pytest.raises(TypeError, match="view_as_real"):
+        bedl.Moments(X, 1.0) * 1j
+
+
+class Spectrum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 4), Amplitudes())
+
+    def forward(self, x):
+        return self.block(x)
+
+
+class Amplitudes(nn.Module):
+    def forward(self, x):
+        return torch.fft.rfft(x).real
+
+
+def test_paths_are_those_of_the_network():
+    method = bedl.BEDL(bedl.bayesianize(Spectrum()), bedl.Dirichlet(3))
+    with pytest.raises(bedl.UnsupportedOperationError, match=r"in module 'block\.1'"):
+        fit(method, (X, LABELS), epochs=1, fabric={"accelerator": "cpu"})
+    with pytest.raises(bedl.UnsupportedOperationError, match=r"in module 'block\.1'"):
+        method.predict(X)

@@ -49,6 +49,7 @@ from bedl._utils.errors import BEDLError as BEDLError
 from bedl._utils.errors import UnsupportedOperationError as UnsupportedOperationError
 
 # packages, such as `bedl.nn`
+from bedl.methods import baselines as baselines
 from bedl import data as data
 from bedl import deploy as deploy
 from bedl import estimators as estimators

@@ -95,6 +95,20 @@ def test_every_head(make, tmp_path):
     assert_agrees(OnnxModel(tmp_path / "model.onnx").predict(x.numpy()), model.predict(x), tolerance=2e-4)
 
 
+def test_a_network_by_itself(tmp_path):
+    """Its Moments, without a head."""
+    torch.manual_seed(0)
+    net, x = bedl.bayesianize(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))), torch.randn(20, 3)
+    bedl.export(net, tmp_path / "net.onnx", example=x)
+    found, y = bedl.deploy.OnnxModel(tmp_path / "net.onnx").predict(x.numpy()), net(x)
+    np.testing.assert_allclose(found["mean"], y.loc.detach(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["std"], y.stddev.detach(), rtol=1e-4)
+    np.testing.assert_allclose(found["model"], y.variance.detach(), rtol=1e-4)
+    assert not found["data"].any()
+    with pytest.raises(bedl.deploy.ExportError, match="not Moments"):
+        bedl.export(nn.Linear(3, 2), tmp_path / "plain.onnx", example=x)
+
+
 def test_scaling_is_inside(tmp_path):
     method = regression(2, beta=7.0, learn_beta=True)
     loc, scale = torch.tensor([1.0, -2.0, 0.0, 5.0]), torch.tensor([3.0, 0.5, 1.0, 10.0])

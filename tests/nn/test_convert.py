@@ -105,7 +105,7 @@ def test_a_slip_does_not_leave_a_net_deterministic(net):
     with pytest.raises(ValueError, match="Conv2d"):
         bedl.bayesianize(net, include=[nn.Linear, nn.Conv2d])
     with pytest.raises(bedl.BEDLError, match="no layer to convert"):
-        bedl.bayesianize(nn.EmbeddingBag(3, 4))
+        bedl.bayesianize(nn.BatchNorm1d(3))
     with pytest.raises(TypeError, match=r"takes an nn\.Module"):
         bedl.bayesianize(torch.relu)
 
@@ -136,7 +136,7 @@ def test_every_layer_type_goes_there_and_back():
         nn.Linear(3, 2), nn.Conv1d(2, 2, 3), nn.Conv2d(2, 2, 3), nn.Conv3d(1, 1, 2), nn.ConvTranspose1d(2, 2, 3),
         nn.ConvTranspose2d(2, 2, 3), nn.ConvTranspose3d(1, 1, 2), nn.Embedding(4, 2, padding_idx=1),
         nn.Bilinear(2, 3, 2),
-        nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2, kdim=3, vdim=5),
+        nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2, kdim=3, vdim=5), nn.EmbeddingBag(4, 2),
     ])  # fmt: skip
     bayesian = bedl.bayesianize(layers)
     assert all(isinstance(m, GaussianLayer) for m in bayesian)
@@ -268,3 +268,57 @@ def test_converting_twice_changes_nothing(net):
     once = bedl.bayesianize(net)
     twice = bedl.bayesianize(once)
     assert list(once.state_dict()) == list(twice.state_dict())
+
+
+def test_variances_of_a_posterior_from_elsewhere():
+    """Of a linear layer the output's variance is Σ x² s², and points keep their values."""
+    torch.manual_seed(0)
+    plain, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+    first, last = torch.rand(4, 3), torch.rand(2, 4)
+    last[0] = 0.0
+    y = bedl.bayesianize(plain[0], variances={"weight": first})(x)
+    torch.testing.assert_close(y.variance, x.square() @ first.T)
+    one = bedl.bayesianize(plain, variances={"2.weight": last})
+    assert type(one[0]) is nn.Linear
+    h = torch.tanh(plain[0](x))
+    torch.testing.assert_close(one(x).variance, h.square() @ last.T)
+    both = bedl.bayesianize(plain, variances={"0.weight": first, "2.weight": last})
+    torch.testing.assert_close(both[0].weight.variance, first)
+    assert bedl.nn.std_ratio(both, x, draws=2000) == pytest.approx(1, abs=0.05)
+    with pytest.warns(UserWarning, match=r"'0.bias' stay point values"):
+        bedl.bayesianize(plain, variances={"0.bias": first[:, 0], "0.weight": first})
+
+
+def test_a_posterior_of_shared_weights_and_of_some_weights_of_a_layer():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.b(torch.relu(self.a(x)))
+
+    net = bedl.bayesianize(Tied(), variances={"a.weight": torch.full((3, 3), 0.5)})
+    assert net.a.weight_logvar is net.b.weight_logvar
+    torch.testing.assert_close(net.b.weight.variance, torch.full((3, 3), 0.5))
+    lstm = bedl.bayesianize(nn.LSTM(2, 3), variances={"weight_hh_l0": torch.ones(12, 3)})
+    assert not lstm.weight_ih_l0_logvar.exp().any()
+    assert (lstm.weight_hh_l0_logvar == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("variances", "error", "match"),
+    [
+        ({"0.weigth": torch.ones(2, 3)}, ValueError, "did you mean '0.weight'"),
+        ({"0.weight": torch.ones(3, 2)}, ValueError, r"must have shape \(2, 3\), not \(3, 2\)"),
+        ({"0.weight": 1.0}, ValueError, r"must have shape \(2, 3\), not float"),
+        ({"0.weight": -torch.ones(2, 3)}, ValueError, "not negative"),
+        ({"0.weight": torch.full((2, 3), float("nan"))}, ValueError, "finite"),
+        ({"0.bias": torch.ones(2)}, bedl.BEDLError, "names no weight"),
+        ("half", ValueError, "tensors by parameter names"),
+    ],
+)
+def test_variances_that_fit_nothing(variances, error, match):
+    with pytest.raises(error, match=match):
+        bedl.bayesianize(nn.Sequential(nn.Linear(3, 2)), variances=variances)

@@ -8,7 +8,7 @@ from torch import nn
 
 import bedl
 from bedl import Moments
-from bedl.nn import GaussianConvTranspose1d, GaussianMultiheadAttention
+from bedl.nn import GaussianConvTranspose1d, GaussianEmbeddingBag, GaussianMultiheadAttention, GaussianParameter
 from tests.closeness import assert_same_up_to_rounding
 
 LAYERS = {
@@ -96,6 +96,72 @@ def test_embedding():
     draws = torch.stack([layer.sample(index) for _ in range(4000)])
     assert ((draws.var(0) - y.variance).abs() < 0.15 * y.variance + 1e-9).all()
     assert not draws[:, 0, 1].any()
+
+
+BAGS = {
+    "rows": (torch.tensor([[0, 2, 6], [1, 1, 2], [2, 2, 2]]), {}),
+    "offsets": (torch.tensor([0, 2, 6, 1, 1, 5, 5]), {"offsets": torch.tensor([0, 3, 6])}),
+    "last offset": (torch.tensor([0, 2, 6, 1, 1]), {"offsets": torch.tensor([0, 3, 5])}),
+    "weights": (torch.tensor([[0, 3], [4, 4]]), {"per_sample_weights": torch.tensor([[2.0, -1.0], [0.5, 3.0]])}),
+}
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("name", BAGS)
+def test_bags_of_embeddings(name, mode):
+    torch.manual_seed(0)
+    index, others = BAGS[name]
+    mode = "sum" if name == "weights" else mode
+    last = name == "last offset"
+    layer = widen(GaussianEmbeddingBag(7, 3, mode=mode, padding_idx=2, include_last_offset=last))
+    plain = bedl.deterministic(layer)
+    y = layer(index, **others)
+    assert torch.equal(y.loc, plain(index, **others))
+    with torch.no_grad():
+        draws = torch.stack([layer.sample(index, **others) for _ in range(3000)]).double()
+    empty = y.variance == 0  # bags of padding alone
+    assert not draws[:, empty].any()
+    mean, variance = draws.mean(0)[~empty], draws.var(0)[~empty]
+    assert_draws_agree(mean, variance, Moments(y.loc[~empty], y.variance[~empty]), 3000)
+
+
+def test_bags_of_embeddings_in_a_network_are_drawn_for_each_point():
+    torch.manual_seed(0)
+    net = bedl.bayesianize(
+        nn.Sequential(nn.EmbeddingBag(9, 4, mode="mean"), nn.Tanh(), nn.Linear(4, 2)), init_logvar=-3
+    )
+    x = torch.randint(9, (20, 5))
+    assert bedl.nn.std_ratio(net, x, draws=300) == pytest.approx(1, abs=0.1)
+    with pytest.raises(bedl.UnsupportedOperationError, match="mode='sum' or 'mean'"):
+        bedl.bayesianize(nn.EmbeddingBag(9, 4, mode="max"))(x)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.out = GaussianParameter(torch.tensor([1.0, -2.0, 3.0]), init_logvar=-2.0), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.out(x * self.scale())
+
+
+def test_a_gaussian_parameter():
+    torch.manual_seed(0)
+    net, x = Scaled(), torch.randn(6, 3)
+    w = net.out.weight[0]
+    torch.testing.assert_close(net(x).variance[:, 0], (x * w).square().sum(1) * torch.tensor(-2.0).exp())
+    net(x).variance.sum().backward()
+    assert net.scale.value_logvar.grad.abs().min() > 0
+    with torch.no_grad(), bedl.sampled(net, per="call"):
+        draws = torch.stack([net(x) for _ in range(4000)])
+    assert_draws_agree(draws.double().mean(0), draws.double().var(0), net(x), 4000)
+    plain = bedl.deterministic(net)
+    torch.testing.assert_close(plain(x), net(x).loc)
+    again = Scaled()
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(x).variance, net(x).variance)
+    with pytest.warns(UserWarning, match="'scale'"), bedl.sampled(net):
+        net(x)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batched bilinear

@@ -10,7 +10,9 @@ import bedl
 from bedl import GaussianConv2d, GaussianLinear
 from bedl.nn import GaussianLayer
 from bedl.training import fit, loop
-from bedl.training.loop import shares_draws
+from tests.nn.trained_architectures import std_ratio, trained
+
+SEVERAL = ["graph network", "GroupNorm ResNet", "WaveNet", "transformer encoder"]
 
 
 def averaged():
@@ -36,7 +38,7 @@ def is_corrected(net):
     return bool(factors(net))
 
 
-def trained(**options):
+def fitted(**options):
     method = bedl.BEDL(averaged(), bedl.Dirichlet(2), regularizer=None)
     fit(method, data(), batch_size=16, **{"epochs": 1, **options}, fabric={"accelerator": "cpu"})
     return method
@@ -56,13 +58,13 @@ def ratio(method, x):
 def test_a_network_that_averages_is_right_after_fit(monkeypatch):
     monkeypatch.setattr(loop, "MIN_STEPS", 4)
     x, _ = data(16)
-    assert ratio(trained(correct=False), x) < 0.8
-    assert ratio(trained(), x) == pytest.approx(1, abs=0.05)
+    assert ratio(fitted(correct=False), x) < 0.8
+    assert ratio(fitted(), x) == pytest.approx(1, abs=0.05)
 
 
 def test_outputs_stay_as_sure_as_they_were_learned_to_be():
     x, y = data(64)
-    plain, corrected = trained(correct=False), trained(correct=True)
+    plain, corrected = fitted(correct=False), fitted(correct=True)
     stds = [method.net(x).variance.sqrt().log().mean().exp().item() for method in (plain, corrected)]
     assert stds[1] == pytest.approx(stds[0], rel=0.01)
     scores = [method.predict(x).log_prob(y).mean().item() for method in (plain, corrected)]
@@ -101,12 +103,12 @@ def test_methods_that_draw_are_left_alone(monkeypatch):
     ids=["few steps", "asked for", "not wanted", "by itself"],
 )
 def test_when_a_network_is_corrected(options, corrected):
-    assert is_corrected(trained(**options).net) is corrected
+    assert is_corrected(fitted(**options).net) is corrected
 
 
 def test_more_training_starts_from_the_weights_as_they_are():
     """Factors belong to the weights they were fitted for: they are taken back before, and fitted again after."""
-    once, twice = trained(correct=True), trained(correct=True)
+    once, twice = fitted(correct=True), fitted(correct=True)
     before = [
         layer.covariance_factor.clone() for layer in twice.net if getattr(layer, "covariance_factor", None) is not None
     ]
@@ -116,23 +118,54 @@ def test_more_training_starts_from_the_weights_as_they_are():
     assert any(not torch.equal(a, b) for a, b in zip(before, factors(once.net), strict=True))
 
 
-def test_which_networks_share_draws():
-    assert shares_draws(averaged())
-    assert not shares_draws(nn.Sequential(GaussianLinear(3, 3), GaussianLinear(3, 3)))
-    assert not shares_draws(nn.Sequential(GaussianConv2d(1, 3, 1), GaussianConv2d(3, 3, 1)))
+def test_a_network_whose_standard_deviations_are_right_is_left_alone(monkeypatch):
+    monkeypatch.setattr(loop, "MIN_STEPS", 4)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), GaussianLinear(36, 8), nn.ReLU(), GaussianLinear(8, 2))
+    method = bedl.BEDL(net, bedl.Dirichlet(2), regularizer=None)
+    fit(method, data(), epochs=1, batch_size=16, fabric={"accelerator": "cpu"})
+    assert not is_corrected(net)
+    assert bedl.nn.std_ratio(net, data()[0], draws=200) == pytest.approx(1, abs=0.02)
+
+
+class Positions(nn.Module):
+    """What a layer makes of positions, with nothing behind it but their mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = GaussianLinear(3, 8), GaussianLinear(8, 2)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x))).mean(1)
+
+
+def test_what_follows_the_last_layer_is_corrected_in_it():
+    torch.manual_seed(0)
+    net, x = Positions(), torch.rand(60, 12, 3)
+    assert bedl.nn.std_ratio(net, x) < 0.5
+    bedl.nn.correct_variances(net, x, draws=30)
+    assert bedl.nn.std_ratio(net, x, seed=1) == pytest.approx(1, abs=0.05)
+    assert bedl.nn.std_ratio(net, torch.rand(60, 12, 3), seed=2) == pytest.approx(1, abs=0.07)
+
+
+@pytest.mark.parametrize("name", ["MLP-Mixer", *(pytest.param(name, marks=pytest.mark.slow) for name in SEVERAL)])
+def test_networks_of_other_kinds_are_right_after_fit(name):
+    """In the geometric mean, on inputs that they have not seen, as `fit` leaves them."""
+    method, x = trained(name)
+    assert 0.9 < std_ratio(method.net, x) < 1.1
 
 
 def test_what_cannot_be_afforded_is_said(monkeypatch, caplog):
     monkeypatch.setattr(loop, "MIN_STEPS", 1)
     monkeypatch.setattr(loop, "MAX_WEIGHT_DRAWS", 1e3)
-    assert not is_corrected(trained(correct="auto").net)
+    assert not is_corrected(fitted(correct="auto").net)
     assert "correct_variances" in caplog.text
     with pytest.raises(ValueError, match="correct must be"):
-        trained(correct="yes")
+        fitted(correct="yes")
 
 
 def test_a_corrected_network_is_saved_and_loaded(tmp_path):
-    corrected, fresh = trained(correct=True), bedl.BEDL(averaged(), bedl.Dirichlet(2), regularizer=None)
+    corrected, fresh = fitted(correct=True), bedl.BEDL(averaged(), bedl.Dirichlet(2), regularizer=None)
     x, _ = data(8)
     bedl.training.save_weights(corrected, tmp_path / "corrected.safetensors")
     bedl.training.save_weights(fresh, tmp_path / "fresh.safetensors")
@@ -143,7 +176,7 @@ def test_a_corrected_network_is_saved_and_loaded(tmp_path):
 
 
 def test_a_finished_run_that_is_taken_up_again_is_corrected_again(tmp_path):
-    one, two = (trained(correct=True, checkpoint=tmp_path / "run") for _ in range(2))
+    one, two = (fitted(correct=True, checkpoint=tmp_path / "run") for _ in range(2))
     x, _ = data(8)
     assert torch.equal(one.predict(x).probabilities, two.predict(x).probabilities)
 
@@ -151,7 +184,7 @@ def test_a_finished_run_that_is_taken_up_again_is_corrected_again(tmp_path):
 def test_inputs_that_were_not_learned_from_are_preferred():
     """The factors are those of `correct_variances` on the validation set's inputs."""
     held_out = torch.rand(20, 1, 6, 6, generator=torch.Generator().manual_seed(1)) + 0.2
-    method = trained(correct=True, validation=(held_out, torch.zeros(20).long()))
+    method = fitted(correct=True, validation=(held_out, torch.zeros(20).long()))
     found = [factor.clone() for factor in factors(method.net)]
     bedl.nn.correct_variances(method.net, held_out, draws=loop.DRAWS, keep=True)
     for a, b in zip(found, factors(method.net), strict=True):

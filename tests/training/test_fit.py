@@ -26,13 +26,19 @@ from bedl.training import (
     Warmup,
     adam,
     fit,
+    fit_replicas,
     read_history,
 )
 from bedl.training.data import epoch_order, global_batches, shard_of
 from tests.training.problems import classes, method, regression, vector
 
 
-def test_it_is_the_plain_loop() -> None:
+def one_cycle(optimizer):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=12, cycle_momentum=False)
+
+
+@pytest.mark.parametrize("schedule", [Warmup(5), one_cycle], ids=["ours", "PyTorch's"])
+def test_it_is_the_plain_loop(schedule) -> None:
     """The same steps written out by hand, with torch alone."""
     x, y = regression(50)
     model, by_hand = method("pac"), method("pac")
@@ -42,21 +48,25 @@ def test_it_is_the_plain_loop() -> None:
         epochs=3,
         batch_size=16,
         optimizer=adam(0.01),
-        schedule=Warmup(5),
+        schedule=schedule,
         seed=7,
         gradient=GradientOptions(clip=0.5),
         fabric={"accelerator": "cpu"},
     )
     optimizer, step = torch.optim.Adam(by_hand.parameters(), lr=0.01), 0
+    scheduler = schedule(optimizer) if schedule is one_cycle else None
     for epoch in range(3):
         order = torch.from_numpy(epoch_order(50, seed=7, epoch=epoch))
         for start in range(0, 50, 16):
             index = order[start : start + 16]
-            optimizer.param_groups[0]["lr"] = 0.01 * min(1.0, (step + 1) / 5)
+            if scheduler is None:
+                optimizer.param_groups[0]["lr"] = 0.01 * min(1.0, (step + 1) / 5)
             optimizer.zero_grad()
             by_hand.loss(Batch(x[index], y[index], n_train=50)).backward()
             torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 0.5)
             optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
             step += 1
     assert torch.allclose(vector(model), vector(by_hand), atol=1e-6)
 
@@ -371,3 +381,18 @@ def test_weights_that_no_gradient_reaches_are_named(cut: bool, recwarn: pytest.W
     assert len(told) == cut
     assert torch.equal(net.first.weight_mean, before) == cut
     assert all("net.first.weight:" in text and "net.last" not in text for text in told)
+
+
+def test_schedulers_that_look_at_a_score_are_refused():
+    with pytest.raises(TypeError, match="ReduceLROnPlateau"):
+        fit(method("pac"), regression(20), epochs=1, schedule=torch.optim.lr_scheduler.ReduceLROnPlateau,
+            fabric={"accelerator": "cpu"})  # fmt: skip
+
+
+def test_replicas_take_schedulers_of_pytorch():
+    one, other = method("pac"), method("pac")
+    made = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.1)
+    fit_replicas([one], regression(40), epochs=1, batch_size=10, schedule=made)
+    fit_replicas([other], regression(40), epochs=1, batch_size=10, schedule=lambda step, total: 0.1 ** (step // 2))
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b)

@@ -65,13 +65,35 @@ class UnsupportedOperationError(BEDLError, TypeError):
         self.path = module_path()
         self.why = why
         where = f" in module '{self.path}'" if self.path else ""
+        remedy = _REMEDIES.get(self.name.rpartition(".")[2])
         super().__init__(
             f"no rule for {self.name}{where}: {why or 'its result for random inputs is not defined here'}.\n"
-            "Remedies: give it a rule with bedl.register_rule(...) or bedl.use_rules({...}) "
-            "(bedl.rules.quadrature makes one from any elementwise function); use an operation that has one; "
-            "or keep this part in front of the first Gaussian layer, where values are plain tensors. "
-            "bedl.check(model) lists every such operation at once."
+            + (f"Remedy: {remedy}." if remedy else _ANY_REMEDY)
         )
+
+
+_ANY_REMEDY = (
+    "Remedies: give it a rule with bedl.register_rule(...) or bedl.use_rules({...}) "
+    "(bedl.rules.quadrature makes one from any elementwise function); use an operation that has one; "
+    "or keep this part in front of the first Gaussian layer, where values are plain tensors. "
+    "bedl.check(model) lists every such operation at once."
+)
+_VALUES = "Moments are a mean and a variance; take either, the tensors y.loc and y.variance (y.stddev is its root)"
+_LOSS = (
+    "a loss of random outputs is the head's: method = bedl.BEDL(net, bedl.Dirichlet(n_classes)), or "
+    "bedl.Normal(n_targets) for real targets; then bedl.fit(method, (x, y), epochs=…), or in a loop of your own "
+    "method.loss(bedl.methods.Batch(x, y, n_train=len(x))). Of the means alone: {name}(y.loc, …)"
+)
+_ORDER = "of the means it is y.loc.{name}(…)"
+_REMEDIES = {
+    **dict.fromkeys(("numpy", "__array__", "tolist", "item", "__float__", "__int__", "__index__", "data_ptr"), _VALUES),
+    **{name: _LOSS.format(name=name) for name in (
+        "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+        "binary_cross_entropy_with_logits", "kl_div", "gaussian_nll_loss", "poisson_nll_loss",
+    )},
+    "backward": "Moments are no loss: call backward() of a tensor, such as y.loc.sum() or method.loss(…)",
+    **{name: _ORDER.format(name=name) for name in ("argmax", "argmin", "argsort")},
+}  # fmt: skip
 
 
 def function_name(func: Callable) -> str:
@@ -102,7 +124,9 @@ def module_path() -> str:
         frame = frame.f_back  # type: ignore[assignment]
     if not modules:
         return ""
-    names = {id(module): name for name, module in modules[-1].named_modules()}
+    # what a network is wrapped in, a method or a strategy of training, is no part of it
+    theirs = [m for m in modules if not type(m).__module__.startswith(("bedl.", "lightning", "torch._dynamo"))]
+    names = {id(module): name for name, module in (theirs or modules)[-1].named_modules()}
     return next((names[id(m)] for m in modules if names.get(id(m))), type(modules[0]).__name__)
 
 

@@ -203,7 +203,8 @@ def export(
     outputs all of them are maps, the classes last. `bedl.deploy.OnnxModel` runs the file without PyTorch.
 
     Args:
-        model: a method (`BEDL`, `Ensemble`), or an estimator.
+        model: a method (`BEDL`, `Ensemble`), or an estimator; or a network that gives Moments, whose outputs are then
+            ``mean`` and ``std``, with all variance as ``model``.
         path: the file to write; it appears whole or not at all.
         precision: that of the stored weights; ``"float16"`` and ``"int8"`` make the file a half and a quarter as large.
             The report says what it costs.

@@ -19,7 +19,7 @@ from bedl.deploy.schema import INPUT, INTERVALS, Description, ExportError, plain
 from bedl.deploy.wrappers import InUnits, WithSpread
 from bedl.evaluation import tasks
 from bedl.heads import Dirichlet
-from bedl.heads.predictive import LinkedPredictive, Predictive, mixture
+from bedl.heads.predictive import LinkedPredictive, NormalPredictive, Predictive, mixture
 from bedl.methods import BEDL, Ensemble
 from bedl.moments import Moments
 from bedl.nn.calling import has_parts, outputs_of
@@ -311,13 +311,32 @@ def _offer(model: Any, example: Any) -> Exportable:
         return model
     if hasattr(model, "_exportable"):
         return model._exportable()
-    if not isinstance(model, nn.Module) or not hasattr(model, "predict"):
+    if not isinstance(model, nn.Module):
         raise TypeError(
-            f"export takes a bedl method, such as BEDL or Ensemble, or an estimator, not {type(model).__name__}"
+            "export takes a bedl method, such as BEDL or Ensemble, a network with Gaussian weights, or an estimator, "
+            f"not {type(model).__name__}"
         )
     if example is None:
         raise ExportError("export: pass example=, some inputs as they are at prediction, shape (n, *input)")
-    return Exportable(model, example)
+    return Exportable(model if hasattr(model, "predict") else _Outputs(model), example)
+
+
+class _Outputs(nn.Module):
+    """A network by itself: its outputs, with all of their variance as that of the model."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Any) -> Predictive:
+        y = outputs_of(self.net, x)
+        if not isinstance(y, Moments):
+            raise ExportError(
+                f"export: {type(self.net).__name__} gives {type(y).__name__}, not Moments; convert it with "
+                "bedl.bayesianize, or export a method, such as BEDL(net, head)"
+            )
+        none = torch.zeros_like(y.variance)
+        return NormalPredictive(y.loc, none, none, y.variance)
 
 
 def _scaled(model: nn.Module, options: ExportOptions) -> nn.Module:

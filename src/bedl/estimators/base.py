@@ -334,6 +334,7 @@ class Building(Portable, BaseEstimator):
         return resolve_config(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n), table=len(self.input_shape_) == 1,
+            tempered=self._tempered(),
         )  # fmt: skip
 
     def _seed(self) -> int:
@@ -418,10 +419,14 @@ class Building(Portable, BaseEstimator):
         points.scaled = True  # by the first call, whatever later ones bring
         return points
 
+    def _tempered(self) -> bool:
+        """Whether points are held out for a temperature."""
+        return False
+
     def _set_aside(
         self, points: Points, plan: TrainingConfig, seed: int, related: Related
     ) -> tuple[Points, Points | None]:
-        """Points to learn from, and those that decide how bold predictions are, if the method wants some."""
+        """Points to learn from, and those that decide on a temperature, if it is wanted."""
         if not plan.n_calibration:
             return points, None
         kept, out = held_out(
@@ -432,7 +437,7 @@ class Building(Portable, BaseEstimator):
         return part, points.subset(out) if len(out) else None
 
     def _calibrate(self, points: Points) -> None:
-        """Let points that were set aside decide how bold predictions are."""
+        """Fit the temperature to points that were set aside."""
         raise NotImplementedError
 
     def _calibrate_by(self, committee: Any, fresh: Points) -> None:
@@ -443,12 +448,17 @@ class Building(Portable, BaseEstimator):
         raise NotImplementedError
 
     def _parts(
-        self, points: Points, plan: TrainingConfig, seed: int, related: Related | None = None
+        self,
+        points: Points,
+        plan: TrainingConfig,
+        seed: int,
+        related: Related | None = None,
+        aside: Points | None = None,
     ) -> Iterator[tuple[Points, Points | None]]:
-        """For each member, points to train on and points held out; each holds out others."""
+        """For each member, points to train on and points held out; each holds out others, if none are set aside."""
         for number in range(len(self._members())):
-            if not plan.held_out:
-                yield points, None
+            if aside is not None or not plan.held_out:
+                yield points, aside
                 continue
             count = min(plan.held_out, points.n - 1)
             kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points), related)
@@ -534,7 +544,8 @@ class BEDLEstimator(Building):
                     fresh = near_points(committee, table, points, seed)
                     points = labelled_points(committee, table, points, seed)
                     plan, related = of_points(plan, len(table.X), points), Related()
-                parts = list(self._parts(points, plan, seed, related))
+                stops_by = n_calibration if plan.held_out else None
+                parts = list(self._parts(points, plan, seed, related, stops_by))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
                 if n_calibration is not None:
                     self._calibrate(n_calibration)

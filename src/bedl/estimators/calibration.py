@@ -163,6 +163,9 @@ def fitted_temperatures(
     otherwise, it stays as bold as it was trained, or becomes as careful as the rest: a prior that weighs as much as if
     one point in twenty were foreign, and four more.
 
+    Where three in four of the points lack evidence, as under a bound on all of it, evidence says nothing about
+    confidence. There is one temperature then, and less doubt: such probabilities are too careful by construction.
+
     C. Guo, G. Pleiss, Y. Sun, K. Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 
     Args:
@@ -184,6 +187,9 @@ def fitted_temperatures(
     gaps = log_probabilities - log_probabilities[np.arange(len(labels)), labels][:, None]  # shape: (n, C)
     weight = np.ones(len(labels)) if weight is None else weight
     lack = np.clip(np.broadcast_to(vacuity, len(labels)), 0, 1)
+    single = bool(np.average(lack > 0.5, weights=weight) > 0.75)
+    if single:
+        lack, doubt = np.zeros(len(labels)), doubt / 8
     mix = np.stack([1 - lack, lack])  # shape: (2, n)
 
     def cost(logs: np.ndarray, usual: float, caution: float) -> tuple[float, np.ndarray]:
@@ -200,6 +206,8 @@ def fitted_temperatures(
         return np.asarray(minimize(cost, start, (usual, caution), "L-BFGS-B", jac=True, **to_the_end).x)
 
     free = most_likely(np.zeros(2), 0.0, 0.0)
+    if single:
+        return (float(np.exp(-free[0])),) * 2
     found = most_likely(free, min(free[0], 0.0), 4 + OUTLIER_SHARE * float(weight.sum()))
     known, unknown = np.exp(-found)
     return float(known), float(unknown)

@@ -34,6 +34,7 @@ from bedl.estimators.inputs import check_targets
 from bedl.evaluation import tasks
 from bedl.evaluation.tasks import LabelScores, prediction_sets, set_threshold, set_thresholds_by_class
 from bedl.heads.predictive import Predictive
+from bedl.methods import registry
 from bedl.nn import cached_weights
 from bedl.training.data import Points
 
@@ -42,6 +43,7 @@ __all__ = ["BEDLClassifier"]
 
 MAX_NUMERIC_CLASSES = 50  # classes that are numbers, with
 MIN_ROWS_PER_CLASS = 10  # rows each, look like quantities
+DOUBT = 4.0  # of a temperature, in rows
 
 
 class BEDLClassifier(ClassifierMixin, BEDLEstimator):
@@ -54,11 +56,14 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     Args:
         class_weight: as in scikit-learn: how much points of each class count, by label, or ``"balanced"``: all classes
             the same. Probabilities are then those of a world in which the classes are as frequent as they are weighted.
+        temperature_scaling: whether points are held out to fit a temperature of the probabilities (Guo et al. 2017);
+            they also decide when to stop, if that is asked for. ``"auto"``: with the methods that need it, ``"images"``
+            and ``"bedl+reg"``.
 
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
-        temperatures_: of `calibrate`, or of images that were set aside (method ``"images"``): where there is evidence,
-            and where there is none; None: as trained.
+        temperatures_: of `calibrate`, or of `temperature_scaling`: where there is evidence, and where there is none;
+            None: as trained.
         method_, history_, n_features_in_, feature_names_in_: as in `BEDLRegressor`.
 
     Example:
@@ -75,9 +80,10 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     temperatures_: tuple[float, float] | None
 
     @parameters_of(BEDLEstimator.__init__)
-    def __init__(self, *settings: Any, class_weight: Any = None, **more: Any):
+    def __init__(self, *settings: Any, class_weight: Any = None, temperature_scaling: bool | str = "auto", **more: Any):
         super().__init__(*settings, **more)
         self.class_weight = class_weight
+        self.temperature_scaling = temperature_scaling
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None, *, groups: Any = None, order: Any = None
@@ -320,6 +326,21 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return own if sample_weight is None else own * np.asarray(sample_weight)
 
     # -- for the base class -----------------------------------------------------------------------
+    def _tempered(self) -> bool:
+        if self.temperature_scaling not in ("auto", True, False):
+            raise ValueError(f"temperature_scaling is True, False or 'auto', not {self.temperature_scaling!r}")
+        name = self.built_[0]
+        if self.temperature_scaling == "auto":
+            return registry.get(name).tempered and not self._several_labels
+        if self.temperature_scaling and self._several_labels:
+            raise ValueError("temperature_scaling is for one label per row; there are several labels at once")
+        if self.temperature_scaling and (self._members()[0].fit_mode == "direct" or self.method_.folds):
+            raise ValueError(
+                f"method {name!r} learns from all rows at once; for temperature_scaling keep some back, and give them "
+                "to calibrate(X, y) after fit"
+            )
+        return bool(self.temperature_scaling)
+
     def _calibrate(self, points: Points) -> None:
         place, chunks = device_of(self.method_), np.array_split(np.arange(points.n), -(-points.n // 500))
         said, lacking, labels, weights = [], [], [], []
@@ -331,7 +352,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
                 labels.append(y.numpy())
                 weights.append(np.ones(len(y)) if weight is None else weight.double().numpy())
         log_p, truth, counted, vacuity = (np.concatenate(some) for some in (said, labels, weights, lacking))
-        self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
+        self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=DOUBT, vacuity=vacuity)
         self._hold_out(np.exp(tempered(log_p, self.temperatures_, vacuity)), truth, None)
 
     def _calibrate_by(self, committee: Any, fresh: Points) -> None:

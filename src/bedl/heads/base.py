@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from bedl._utils.errors import BEDLError
 from bedl._utils.storage import RecordsArguments
-from bedl.heads.predictive import Predictive
+from bedl.heads.predictive import Prediction, Predictive
 from bedl.moments import Moments, as_moments
 
 Evidence = Literal["all", "misleading"]
 
 
-class Head(RecordsArguments, nn.Module):
+class Head(RecordsArguments, nn.Module, Generic[Prediction]):
     """Base of the heads: what a network's outputs f say about the target.
 
     A subclass says one thing, what *known* outputs predict (`given`), and how many outputs it reads (`n_outputs`).
@@ -117,9 +117,9 @@ class Head(RecordsArguments, nn.Module):
         """Look at the targets once, before training: where they lie, say. Most heads need not. y shape: as targets"""
 
     # -- by sampling -------------------------------------------------------------------------------
-    def forward(self, f: Moments | Tensor) -> Predictive:
+    def forward(self, f: Moments | Tensor) -> Prediction:
         """The prediction. f shape: (*batch, n_outputs)"""
-        return self.given(self.draw(f)).mixed()
+        return cast(Prediction, self.given(self.draw(f)).mixed())
 
     def log_marginal(self, f: Moments | Tensor, y: Tensor) -> Tensor:
         """log p(y | x) = log E_f p(y | f), per point: log-mean-exp over the draws.

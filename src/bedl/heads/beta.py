@@ -33,7 +33,7 @@ NODES, REACH = 40, 5.5  # of the rule for the labels' own noise: for each output
 
 
 @serves("multilabel")
-class Beta(Head):
+class Beta(Head["BetaPredictive"]):
     """Head for L labels, each yes or no: lambda ~ Beta(exp f_a, exp f_b), y ~ Bernoulli(lambda), f ~ N(loc, variance).
 
     A Beta is a Dirichlet of two classes, so every integral is one of `heads/integrals`, without sampling, as exact as

@@ -32,7 +32,7 @@ MAX_NUMEL = 2**24
 
 
 @serves("classification")
-class Dirichlet(Head):
+class Dirichlet(Head[CategoricalPredictive]):
     """Head for C classes: alpha = exp(f), f ~ N(loc, variance), lambda ~ Dir(alpha), y ~ Cat(lambda).
 
     Integrating lambda and f, p(y = c | x) = E[softmax(f)_c]. Deterministic by default: see `bedl.heads.integrals` for

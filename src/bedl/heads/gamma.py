@@ -238,7 +238,7 @@ KNEE = 10.0  # of the mean, in logarithms above the level, until targets have be
 
 
 @serves("count")
-class Gamma(Head):
+class Gamma(Head["CountPredictive"]):
     """Head for D counts: lambda ~ Gamma(shape k, mean mu), y ~ Poisson(lambda), f = (f1, f2) ~ N(loc, variance).
 
     mu = level · exp(f1) and k = exp(f2), so y is negative binomial given f; `bedl.heads.gamma` integrates

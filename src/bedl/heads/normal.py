@@ -21,7 +21,7 @@ KNEE = 20.0  # exp goes on as a straight line from here: exp(20) is absurd as a 
 
 
 @serves("regression")
-class Normal(Head):
+class Normal(Head[NormalPredictive]):
     """Head for D real targets: lambda ~ N(f1, exp f2), y ~ N(lambda, noise), the outputs f ~ N(loc, variance).
 
     The paper's noise is 1/beta, the same for all points: two outputs per target. ``noise="learned"`` reads it off a

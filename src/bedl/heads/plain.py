@@ -18,7 +18,7 @@ from bedl.moments import Moments
 from bedl.moments.numerics import normal_log_density
 
 
-class Softmax(Head):
+class Softmax(Head[CategoricalPredictive]):
     """Head for C classes of an ordinary network: y ~ Cat(softmax f), where f may be f ~ N(loc, variance).
 
     p(y = c | x) = E[softmax(f)_c], by the race of `Dirichlet`. There is no distribution between the outputs and the
@@ -104,7 +104,7 @@ def _without_evidence(log_p: Tensor, data: Tensor, spread: Tensor) -> Categorica
 MIN_NOISE, MAX_NOISE = 1e-6, 10.0  # variances, of targets whose variance is 1
 
 
-class MeanVariance(Head):
+class MeanVariance(Head[NormalPredictive]):
     """Head for D real targets of an ordinary network: y ~ N(f1, noise), where f may be f ~ N(loc, variance).
 
     Matching moments, y ~ N(m1, noise + v1): ``data`` and ``model``; there is nothing ``distributional``. The noise is

@@ -7,30 +7,40 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from bedl._utils.storage import RecordsArguments
+from bedl.heads.predictive import Prediction
 from bedl.methods import storage
 from bedl.moments import Moments
 from bedl.nn import check_not_cached
+from bedl.nn.calling import count_points, has_parts, map_parts
 from bedl.objectives import Batch
 
 if TYPE_CHECKING:
     from bedl.heads import Head
-    from bedl.heads.predictive import Predictive
     from bedl.objectives import Sum
 
 
 FitMode = Literal["gradient", "direct", "members"]
 
 
-class Method(RecordsArguments, nn.Module):
+def _batches(x: Any, size: int) -> Iterator[Any]:
+    if size < 1:
+        raise ValueError(f"predict: batch_size must be at least 1, not {size}")
+    if not isinstance(x, (Tensor, Moments)) and not has_parts(x):
+        raise TypeError(f"predict: batch_size= cuts tensors into batches; a {type(x).__name__} has its own")
+    for start in range(0, count_points(x), size):
+        yield map_parts(lambda part, start=start: part[start : start + size], x)  # type: ignore[misc]
+
+
+class Method(RecordsArguments, nn.Module, Generic[Prediction]):
     """Base of the methods: `forward` predicts, and the method learns in the way it defines.
 
     - **"gradient"**: by steps on `loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that mean,
@@ -73,12 +83,35 @@ class Method(RecordsArguments, nn.Module):
         cls.fit_mode = next((way for way, is_own in own.items() if is_own), None)
 
     # -- predicting -------------------------------------------------------------------------------
-    def forward(self, x: Tensor | Moments) -> Predictive:
+    def forward(self, x: Any) -> Prediction:
         """The prediction for each point, in the module's present mode and with gradients. x: shape (n, *input)"""
         raise NotImplementedError(f"{type(self).__name__} has no forward(x) that gives a prediction")
 
-    def predict(self, x: Tensor | Moments) -> Predictive:
-        """The prediction for each point, in evaluation mode and without gradients. x: shape (n, *input)"""
+    def predict(self, x: Any, *, batch_size: int | None = None) -> Prediction:
+        """The prediction for each point, in evaluation mode and without gradients.
+
+        Args:
+            x: the inputs, as the network takes them; several in a tuple or a dict. shape: (n, *input)
+                Or a DataLoader, or another iterable of batches, each of inputs, or a tuple or list that begins with
+                them: ``(x, y)``, ``((one, other), y)``.
+            batch_size: how many points go through the network at a time; None: all, or a loader's batches. Batches are
+                moved to the device of the parameters.
+        """
+        if batch_size is not None:
+            x = _batches(x, batch_size)
+        elif isinstance(x, (Tensor, Moments, Mapping)) or has_parts(x) or hasattr(x, "__array__"):
+            return self._predict(x)
+        elif isinstance(x, Iterable):
+            x = (batch[0] if isinstance(batch, (tuple, list)) else batch for batch in x)
+        else:
+            return self._predict(x)
+        device = next((p.device for p in self.parameters()), torch.device("cpu"))
+        parts = [self._predict(map_parts(lambda part: part.to(device), batch)) for batch in x]
+        if not parts:
+            raise ValueError("predict: there are no points")
+        return type(parts[0]).concatenate(parts)
+
+    def _predict(self, x: Any) -> Prediction:
         if hasattr(x, "__array__") and not isinstance(x, (Tensor, Moments)):
             raise TypeError(
                 f"predict takes a tensor, not {type(x).__module__}.{type(x).__name__}: "
@@ -90,7 +123,8 @@ class Method(RecordsArguments, nn.Module):
             self.eval()
         try:
             with torch.no_grad():
-                return self(x)
+                prediction: Prediction = self(x)
+                return prediction
         finally:
             for module in training:
                 module.training = True

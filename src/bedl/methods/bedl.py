@@ -5,11 +5,13 @@ M. Haussmann, S. Gerwinn, M. Kandemir, "Bayesian Evidential Deep Learning with P
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bedl.heads import Head
+from bedl.heads.predictive import Prediction
 from bedl.methods.base import Method
 from bedl.moments import Moments
 from bedl.nn import fused, warn_if_deterministic
@@ -17,15 +19,10 @@ from bedl.nn.calling import Output, outputs_of
 from bedl.objectives import PAC, Batch, MarginalLikelihood, Objective, Sum
 from bedl.objectives.ood_samples import Perturbation, varied
 
-if TYPE_CHECKING:
-    from bedl.heads import Head
-    from bedl.heads.predictive import Predictive
-
-
 _PAPER = PAC()
 
 
-class BEDL(Method):
+class BEDL(Method[Prediction]):
     """A network with Gaussian weights, a head and what is minimised.
 
     Args:
@@ -56,19 +53,27 @@ class BEDL(Method):
     def __init__(
         self,
         net: nn.Module,
-        head: Head,
+        head: Head[Prediction],
         regularizer: Objective | Sum | None = _PAPER,
         augment: Perturbation | None = None,
         *,
         output: Output = None,
     ):
         super().__init__()
+        if not isinstance(net, nn.Module) or isinstance(net, Head) or not isinstance(head, Head):
+            kinds = (f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__ for x in (net, head))
+            swapped = "; they are the other way round" if isinstance(net, Head) else ""
+            raise TypeError(
+                f"{type(self).__name__}(net, head) takes a network and a head, such as bedl.Dirichlet(n_classes) or "
+                f"bedl.Normal(n_targets), not ({', '.join(kinds)}){swapped}"
+            )
         warn_if_deterministic(net, type(self).__name__)
         self.net, self.head, self.augment, self.output = net, head, augment, output
         self.objective = Sum(MarginalLikelihood()) if regularizer is None else MarginalLikelihood() + regularizer
 
-    def forward(self, x: Any) -> Predictive:
-        return self.head(self.outputs(x))
+    def forward(self, x: Any) -> Prediction:
+        prediction: Prediction = self.head(self.outputs(x))
+        return prediction
 
     def outputs(self, x: Any) -> Moments:
         """What the head reads. x: shape (n, *input), or several; result: shape (n, n_outputs)"""

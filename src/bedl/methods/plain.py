@@ -18,10 +18,10 @@ from torch.func import vmap
 
 from bedl._utils.errors import BEDLError
 from bedl.heads import Head, MeanVariance, Softmax
+from bedl.heads.predictive import Prediction
 from bedl.methods.base import Method
 from bedl.methods.networks import plain_network
 from bedl.methods.registry import Problem, register
-from bedl.moments import Moments
 from bedl.nn.draws import seeded
 from bedl.objectives import Batch
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BOTH = ("regression", "classification")
 
 
-class Deterministic(Method):
+class Deterministic(Method[Prediction]):
     """A network with ordinary weights, trained by maximum likelihood.
 
     Args:
@@ -48,12 +48,13 @@ class Deterministic(Method):
         0.0
     """
 
-    def __init__(self, net: nn.Module, head: Head):
+    def __init__(self, net: nn.Module, head: Head[Prediction]):
         super().__init__()
         self.net, self.head = net, head
 
-    def forward(self, x: Tensor | Moments) -> Predictive:
-        return self.head(self.net(x))
+    def forward(self, x: Any) -> Prediction:
+        prediction: Prediction = self.head(self.net(x))
+        return prediction
 
     def loss(self, batch: Batch) -> Tensor:
         """−mean log p(y | x). shape: ()"""
@@ -77,9 +78,8 @@ def deterministic(problem: Problem) -> Deterministic:
 # Predictions by sampling: several draws of a network, each the same function for all points, as an equal mixture.
 
 
-DRAWS_PER_PASS = (
-    10  # draws in one pass; a fixed number, so that what is drawn does not depend on how many points there are
-)
+# Draws in one pass; a fixed number, so that what is drawn does not depend on how many points there are
+DRAWS_PER_PASS = 10
 _LOCK = threading.Lock()  # draws are held by the layers while they are used
 
 

@@ -3,7 +3,7 @@
 from bedl.moments.rules._base import variance_products
 from bedl.moments.rules.correlated import shared_draws
 from bedl.nn.convert import bayesianize, deterministic, kept_deterministic, warn_if_deterministic
-from bedl.nn.correction import correct_variances, remove_correction
+from bedl.nn.correction import correct_variances, remove_correction, std_ratio
 from bedl.nn.layers import (
     GaussianBilinear,
     GaussianConv1d,
@@ -13,9 +13,11 @@ from bedl.nn.layers import (
     GaussianConvTranspose2d,
     GaussianConvTranspose3d,
     GaussianEmbedding,
+    GaussianEmbeddingBag,
     GaussianLayer,
     GaussianLinear,
     GaussianMultiheadAttention,
+    GaussianParameter,
 )
 from bedl.nn.recurrent import GaussianGRU, GaussianGRUCell, GaussianLSTM, GaussianLSTMCell, GaussianRNN, GaussianRNNCell
 from bedl.nn.sampling import cached_weights, check_not_cached, drawn_function, sampled
@@ -29,6 +31,7 @@ __all__ = [
     "GaussianConvTranspose2d",
     "GaussianConvTranspose3d",
     "GaussianEmbedding",
+    "GaussianEmbeddingBag",
     "GaussianGRU",
     "GaussianGRUCell",
     "GaussianLSTM",
@@ -36,6 +39,7 @@ __all__ = [
     "GaussianLayer",
     "GaussianLinear",
     "GaussianMultiheadAttention",
+    "GaussianParameter",
     "GaussianRNN",
     "GaussianRNNCell",
     "bayesianize",
@@ -46,6 +50,7 @@ __all__ = [
     "kept_deterministic",
     "check_not_cached",
     "remove_correction",
+    "std_ratio",
     "sampled",
     "shared_draws",
     "variance_products",

@@ -26,6 +26,7 @@ from bedl.moments.rules import approximation
 from bedl.nn import bayesianize, kept_deterministic
 from bedl.nn.calling import pick
 from bedl.nn.convert import deterministic
+from bedl.nn.correction import log_std_ratios
 from bedl.nn.derived import computed_by
 from bedl.nn.draws import seeded
 from bedl.nn.layers import GaussianLayer
@@ -235,17 +236,13 @@ def ratios_of_modules(net: nn.Module, inputs: tuple, kwargs: dict, draws: int = 
         for _ in range(draws):
             for name, value in _left(net, inputs, kwargs, lambda x: x if isinstance(x, Tensor) else None).items():
                 spread.setdefault(name, []).append(value)
-    # the logarithm of a variance from few draws is low, by as much as is known
-    half = torch.tensor((draws - 1) / 2, dtype=torch.float64)
-    low = torch.digamma(half) - half.log()
     found = {}
     for name, variance in one_pass.items():
         drawn = spread.get(name, [])
         if len(drawn) == draws and all(value.shape == variance.shape for value in drawn):
-            logs = variance.double().log() - torch.stack(drawn).double().var(0).log() + low
-            logs = logs[logs.isfinite()]
+            logs = log_std_ratios(variance, torch.stack(drawn))
             if len(logs):
-                found[name] = (logs.mean() / 2).exp().item()
+                found[name] = logs.mean().exp().item()
     return found
 
 

@@ -7,9 +7,11 @@ constructor does what its base does.
 from __future__ import annotations
 
 import copy
+import difflib
 import fnmatch
+import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -19,7 +21,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from bedl._utils.errors import BEDLError
 from bedl.nn import layers, recurrent
 from bedl.nn.compat import patch_isinstance_checks, patch_libraries
-from bedl.nn.derived import computed_by, copied, make_weights_plain, type_of
+from bedl.nn.derived import Net, computed_by, copied, make_weights_plain, type_of
 from bedl.nn.layers import GaussianMultiheadAttention
 
 __all__ = ["GAUSSIAN_LAYERS", "gaussian_class_of"]
@@ -35,6 +37,7 @@ GAUSSIAN_LAYERS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.ConvTranspose2d: layers.GaussianConvTranspose2d,
     nn.ConvTranspose3d: layers.GaussianConvTranspose3d,
     nn.Embedding: layers.GaussianEmbedding,
+    nn.EmbeddingBag: layers.GaussianEmbeddingBag,
     nn.Bilinear: layers.GaussianBilinear,
     nn.MultiheadAttention: GaussianMultiheadAttention,
     nn.RNN: recurrent.GaussianRNN,
@@ -105,22 +108,22 @@ Selector = Callable[[str, nn.Module], bool] | str | type[nn.Module] | Iterable[A
 
 
 def bayesianize(
-    module: nn.Module,
+    module: Net,
     *,
     include: Selector = None,
     exclude: Selector = None,
     init_logvar: float = layers.INIT_LOGVAR,
     keep_means: bool = True,
-    variances: str = "full",
-) -> nn.Module:
+    variances: str | Mapping[str, torch.Tensor] = "full",
+) -> Net:
     """A copy of `module` whose weight-carrying layers are Gaussian; its own forward() runs unchanged.
 
     Layers are converted by type (a subclass of `nn.Linear` with a forward of its own is not): linear, bilinear,
-    convolution, transposed convolution, embedding, multi-head attention, recurrent layers and their cells. Everything
-    else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it. Methods that ask
-    `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)` take Moments for a tensor. Where a function elsewhere asks,
-    `bedl.check(module, example_input)` finds out: it runs both networks, with all variances zero, and names the module
-    where they part.
+    convolution, transposed convolution, embedding and embedding bags, multi-head attention, recurrent layers and their
+    cells. Everything else, such as batch norm or a bare `nn.Parameter`, keeps its point value; `bedl.check` lists it.
+    Methods that ask `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)` take Moments for a tensor. Where a function
+    elsewhere asks, `bedl.check(module, example_input)` finds out: it runs both networks, with all variances zero, and
+    names the module where they part.
     Weights that are computed (weight norm, spectral norm, parametrisations) become means as they are now, free of
     what computed them, with a warning; `exclude` keeps a layer as it is.
 
@@ -132,7 +135,10 @@ def bayesianize(
         init_logvar: log-variance that every weight starts from.
         keep_means: keep the trained weights as means; otherwise draw fresh ones.
         variances: ``"full"``, one per weight, or ``"output"``: linear layers and convolutions have one for all weights
-            that lead to an output. That saves one product of three and half the parameters.
+            that lead to an output. That saves one product of three and half the parameters. Or variances from
+            elsewhere (a diagonal Laplace approximation, SWAG, IVON): tensors by the names of `module`'s parameters, in
+            their shapes. Layers whose weights are not named stay as they are, and so do all other parameters, such as
+            biases: a warning lists those that have variances in vain.
 
     Example:
         >>> import bedl, torch
@@ -147,11 +153,18 @@ def bayesianize(
         )
         >>> bool((bayesian(torch.ones(1, 4)).loc == net(torch.ones(1, 4))).all())
         True
+        >>> posterior = {"2.weight": torch.full((2, 8), 0.01)}
+        >>> bedl.bayesianize(net, variances=posterior)(torch.ones(1, 4)).variance.shape
+        torch.Size([1, 2])
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"bayesianize takes an nn.Module, not {type(module).__name__}")
-    if variances not in layers.VARIANCES:
-        raise ValueError(f"variances are 'full' or 'output', not {variances!r}")
+    if isinstance(variances, Mapping):
+        if not keep_means:
+            raise ValueError("bayesianize: variances of a posterior belong to its means; leave out keep_means=False")
+        _check_variances(module, variances)
+    elif variances not in layers.VARIANCES:
+        raise ValueError(f"variances are 'full', 'output' or tensors by parameter names, not {variances!r}")
     patch_libraries()
     _refuse_idle(module, "include", include)
     _refuse_idle(module, "exclude", exclude)
@@ -161,9 +174,13 @@ def bayesianize(
     shared: dict[tuple[int, str], nn.Parameter] = {}
     freed: dict[str, list[str]] = {}  # layers by what has computed their weights
     originals: list[nn.Parameter] = []  # kept alive, so that ids stay theirs
+    posterior = _by_parameter(result, variances) if isinstance(variances, Mapping) else None
     for name, layer in list(result.named_modules()):
         gaussian_class = gaussian_class_of(type_of(layer))
         if gaussian_class is None or not chosen(name, layer) or left_out(name, layer):
+            continue
+        weights = gaussian_class.weight_names(layer)
+        if posterior is not None and not any(id(layer._parameters.get(weight)) in posterior for weight in weights):
             continue
         for what in computed_by(layer):
             freed.setdefault(what, []).append(name)
@@ -172,7 +189,7 @@ def bayesianize(
         before = {weight: layer._parameters[weight] for weight in gaussian_class.weight_names(layer)}
         layer.__class__ = gaussian_class
         layer.init, layer.init_logvar = "second-moment", init_logvar
-        layer.variances = variances if gaussian_class.can_share_variances else "full"
+        layer.variances = variances if isinstance(variances, str) and gaussian_class.can_share_variances else "full"
         layer.split_weights()
         if not keep_means:
             layer.reset_parameters()
@@ -180,13 +197,24 @@ def bayesianize(
             if original is None:
                 continue
             originals.append(original)
+            if posterior is not None:
+                given = posterior.get(id(original))
+                _set_variance(layer, weight, None if given is None else given[1])
             for part in ("mean", "logvar"):
                 pair = layer._parameters[f"{weight}_{part}"]
                 layer._parameters[f"{weight}_{part}"] = shared.setdefault((id(original), part), pair)
+    idle = {key: name for key, (name, _) in (posterior or {}).items()}
+    for original in originals:
+        idle.pop(id(original), None)
+    if posterior is not None and len(idle) == len(posterior):
+        raise BEDLError("bayesianize: variances names no weight of a layer that can be Gaussian, such as '0.weight'")
     if include is None and exclude is None and not any(isinstance(m, layers.GaussianLayer) for m in result.modules()):
         known = ", ".join(kind.__name__ for kind in GAUSSIAN_LAYERS if kind is not NonDynamicallyQuantizableLinear)
         raise BEDLError(f"bayesianize: {type(module).__name__} has no layer to convert; known are: {known}")
     patch_isinstance_checks(result)
+    if idle:
+        points = ", ".join(map(repr, idle.values()))
+        warnings.warn(f"bayesianize: {points} stay point values; their variances are not used", stacklevel=2)
     for what, names in freed.items():
         warnings.warn(
             f"bayesianize: {what} of {', '.join(map(repr, names))} is dropped: the weights that it computed are the "
@@ -196,7 +224,7 @@ def bayesianize(
     return result
 
 
-def deterministic(module: nn.Module) -> nn.Module:
+def deterministic(module: Net) -> Net:
     """A copy of `module` with every Gaussian layer back as the torch layer, its weights at their means.
 
     Example:
@@ -225,6 +253,38 @@ def deterministic(module: nn.Module) -> nn.Module:
         layer.__class__ = plain
         gaussian_class.make_plain(layer)
     return result
+
+
+def _check_variances(module: nn.Module, variances: Mapping[str, torch.Tensor]) -> None:
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    for name, variance in variances.items():
+        if name not in parameters:
+            close = difflib.get_close_matches(name, parameters, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else "; named_parameters() lists them"
+            raise ValueError(f"bayesianize: variances has {name!r}, which is no parameter of the network{hint}")
+        if not isinstance(variance, torch.Tensor) or variance.shape != parameters[name].shape:
+            given = tuple(variance.shape) if isinstance(variance, torch.Tensor) else type(variance).__name__
+            raise ValueError(
+                f"bayesianize: the variance of {name!r} must have shape {tuple(parameters[name].shape)}, not {given}"
+            )
+        if not bool((variance >= 0).all() & variance.isfinite().all()):
+            raise ValueError(
+                f"bayesianize: variances of {name!r} must be finite and not negative; pass variances, not their "
+                "logarithms"
+            )
+
+
+def _by_parameter(net: nn.Module, variances: Mapping[str, torch.Tensor]) -> dict[int, tuple[str, torch.Tensor]]:
+    """Names and variances, by the parameters that they are of."""
+    named = net.named_parameters(remove_duplicate=False)
+    return {id(parameter): (name, variances[name]) for name, parameter in named if name in variances}
+
+
+@torch.no_grad()
+def _set_variance(layer: Any, weight: str, variance: torch.Tensor | None) -> None:
+    """Of a weight, in place; None: it is a point."""
+    logvar = layer._parameters[f"{weight}_logvar"]
+    logvar.copy_(torch.full_like(logvar, -math.inf) if variance is None else variance.detach().to(logvar).log())
 
 
 def _refuse_derived_weights(name: str, layer: nn.Module, gaussian_class: type[layers.GaussianLayer]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bedl._utils.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
@@ -385,8 +386,94 @@ class GaussianEmbedding(GaussianLayer, nn.Embedding):
         return values * torch.arange(len(values), device=values.device).ne(self.padding_idx).unsqueeze(-1)
 
 
+class GaussianEmbeddingBag(GaussianLayer, nn.EmbeddingBag):
+    """`nn.EmbeddingBag` with Gaussian entries, for sums and means. An entry that a bag has twice counts as itself.
+
+    Example:
+        >>> import torch
+        >>> from bedl.nn import GaussianEmbeddingBag
+        >>> layer = GaussianEmbeddingBag(10, 3, mode="sum", init_logvar=0.0)
+        >>> layer(torch.tensor([[1, 2], [4, 4]])).variance[:, 0].round().tolist()  # 0.5 each: at most half of E[w²]
+        [1.0, 2.0]
+    """
+
+    takes_groups = False
+
+    def total_second_moment(self) -> float:
+        return 1.0
+
+    def n_points(self, input: Any, offsets: Any = None, *args: Any, **kwargs: Any) -> int:
+        return len(input) if offsets is None else len(offsets) - self.include_last_offset
+
+    def sample(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+        if offsets is not None:  # bags differ in size: each by itself
+            ends = offsets[1:] if not self.include_last_offset else offsets[1:-1]
+            parts = input.tensor_split(ends.cpu())
+            weights = [None] * len(parts) if per_sample_weights is None else per_sample_weights.tensor_split(ends.cpu())
+        else:
+            parts, weights = input, [None] * len(input) if per_sample_weights is None else per_sample_weights
+        bags = zip(parts, weights, strict=True)
+        plain = [self._drawn().forward(bag[None], per_sample_weights=None if w is None else w[None]) for bag, w in bags]
+        return torch.cat(plain)
+
+
 class GaussianBilinear(GaussianLayer, nn.Bilinear):
     """`nn.Bilinear` with Gaussian weights."""
+
+
+class ParameterModule(nn.Module):
+    """A parameter behind a call, which takes nothing and gives its value."""
+
+    value: Any
+
+    def __init__(self, value: Tensor):
+        super().__init__()
+        self.value = value if isinstance(value, nn.Parameter) else nn.Parameter(value)
+
+    def forward(self) -> Any:
+        return self.value
+
+
+class GaussianParameter(GaussianLayer, ParameterModule):
+    """A Gaussian in place of an `nn.Parameter`: calling it gives its Moments, and within `bedl.sampled` a draw.
+
+    Args:
+        value: the means at the start.
+        init_logvar: where log-variances start.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from bedl.nn import GaussianParameter
+        >>> class Scaled(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.scale = GaussianParameter(torch.ones(3), init_logvar=-4.0)
+        ...     def forward(self, x):
+        ...         return x * self.scale()
+        >>> Scaled()(2 * torch.ones(5, 3)).variance[0, 0].log().round().item()  # log(4 e⁻⁴)
+        -3.0
+    """
+
+    gaussian_parameters: ClassVar[tuple[str, ...]] = ("value",)
+    value: Any = property(lambda self: self.read("value"))
+
+    def __init__(self, value: Tensor, *, init_logvar: float = INIT_LOGVAR):
+        nn.Module.__init__(self)
+        self.register_parameter("value", nn.Parameter(value.detach().clone()))
+        self.init, self.init_logvar, self.variances = "second-moment", init_logvar, "full"
+        self.split_weights()
+
+    def forward(self) -> Any:
+        return self.value
+
+    def reset_parameters(self) -> None:
+        """Log-variances as at the start; the means are what they are."""
+        with torch.no_grad():
+            cast(Tensor, self.value_logvar).fill_(self.init_logvar)
+
+    def extra_repr(self) -> str:
+        return ", ".join(map(str, cast(Tensor, self.value_mean).shape))
 
 
 # Multi-head attention with Gaussian projections.
@@ -444,7 +531,8 @@ class GaussianMultiheadAttention(GaussianLayer, nn.MultiheadAttention):
         in_dims = (axis, axis, axis, None if key_padding_mask is None else 0)
         out_dims = (axis, 0 if need_weights else None)
         each: Any = torch.func.vmap(one, in_dims, cast(Any, out_dims), randomness="different")
-        return each(*(point_value(x) for x in (query, key, value)), key_padding_mask)
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no batching rule
+            return each(*(point_value(x) for x in (query, key, value)), key_padding_mask)
 
     def n_points(self, query: Any, *inputs: Any, **kwargs: Any) -> int:
         return query.shape[self.point_axis]

@@ -77,7 +77,7 @@ def check_not_cached(module: nn.Module, who: str) -> None:
 
 
 @contextmanager
-def sampled(module: nn.Module, per: str = "point") -> Iterator[nn.Module]:
+def sampled(module: Net, per: str = "point") -> Iterator[Net]:
     """Inside the block every Gaussian layer of `module` draws its weights, anew at each call and for each data point.
 
     The module then maps tensors to tensors, one draw from the model per call: the brute-force answer that the
@@ -114,7 +114,7 @@ def sampled(module: nn.Module, per: str = "point") -> Iterator[nn.Module]:
 
 
 @contextmanager
-def drawn_function(module: nn.Module) -> Iterator[nn.Module]:
+def drawn_function(module: Net) -> Iterator[Net]:
     """Inside the block every Gaussian layer of `module` has one draw of its weights, for all data points and calls.
 
     The module is then an ordinary function, one of those that a posterior over global weights speaks of; `sampled`

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +218,7 @@ class EarlyStoppingState:
 
 
 Schedule = Callable[[int, int], float]  # (step, total steps) -> factor on the learning rate
+MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,6 +255,32 @@ class Cosine:
     def __call__(self, step: int, total: int) -> float:
         down = 0.5 * (1 + math.cos(math.pi * min(1.0, step / max(total, 1))))
         return Warmup(self.steps)(step, total) * (self.floor + (1 - self.floor) * down)
+
+
+def learning_rates(schedule: Any, base: Sequence[float], total: int) -> Callable[[int], list[float]]:
+    """The learning rates of an optimiser's groups at each step.
+
+    Args:
+        schedule: a `Schedule`, or what makes a scheduler of PyTorch from an optimiser, which is stepped once per step.
+        base: rates as the optimiser has them.
+        total: steps of the run.
+    """
+    required = [p for p in inspect.signature(schedule).parameters.values() if p.default is p.empty]
+    if len([p for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]) != 1:
+        return lambda step: [rate * schedule(step, total) for rate in base]
+    optimizer = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": rate} for rate in base])
+    scheduler = schedule(optimizer)
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) or not hasattr(scheduler, "step"):
+        raise TypeError(
+            f"fit: schedule made a {type(scheduler).__name__}; it takes (step, total) -> factor, or an optimiser -> a "
+            "scheduler of torch.optim.lr_scheduler that looks at the number of steps alone"
+        )
+    rates = []
+    for _ in range(total):
+        rates.append([float(group["lr"]) for group in optimizer.param_groups])
+        optimizer.step()
+        scheduler.step()
+    return lambda step: rates[step]
 
 
 @dataclasses.dataclass(frozen=True)

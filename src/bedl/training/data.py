@@ -350,7 +350,7 @@ def _rows(values: Any, numbers: np.ndarray) -> Any:
     if isinstance(values, tuple):
         return tuple(_rows(part, numbers) for part in values)
     if isinstance(values, (Tensor, Moments)):
-        return values[torch.from_numpy(numbers).to(values.device)]  # type: ignore[index]
+        return values[torch.from_numpy(numbers).to(values.device)]
     return torch.from_numpy(values[numbers]) if isinstance(values, np.ndarray) else values.fetch_rows(numbers)
 
 

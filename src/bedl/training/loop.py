@@ -15,11 +15,10 @@ from torch.optim import Optimizer
 
 from bedl._utils.errors import BEDLError
 from bedl.methods import Method
-from bedl.nn import GaussianLayer, correct_variances, remove_correction
+from bedl.nn import GaussianLayer, correct_variances, remove_correction, std_ratio
 from bedl.nn.calling import map_parts
-from bedl.nn.layers import GaussianConv1d, GaussianConv2d, GaussianConv3d
 from bedl.training import checkpoint
-from bedl.training.callbacks import WARMUP, Callback, EarlyStopping, EarlyStoppingState, Row, Schedule
+from bedl.training.callbacks import WARMUP, Callback, EarlyStopping, EarlyStoppingState, MakeScheduler, Row, Schedule
 from bedl.training.checkpoint import CheckpointError, Checkpoints, CheckpointTimer, compare_settings, resume_from
 from bedl.training.compile import Compile
 from bedl.training.data import Points, cast
@@ -80,7 +79,7 @@ class Settings:
 
     epochs: int
     batch_size: int
-    schedule: Schedule = WARMUP
+    schedule: Schedule | MakeScheduler = WARMUP
     gradient: GradientOptions = GradientOptions()
     early_stopping: EarlyStopping | None = None
     checkpoints: Checkpoints | None = None
@@ -227,17 +226,19 @@ class Run:
             )
 
 
-# After training: what the covariances that one pass drops come to, for networks in which they matter.
+# After training: standard deviations of one pass are compared with those of drawn weights, and corrected.
 #
-# Positions of an image share one draw of a convolution's weights. What is computed from several of them, an average
-# above all, then has a standard deviation that one pass reports as half of it or less (docs/approximation.md). A
-# trained network with convolutions is therefore corrected by draws, once, if that takes no more than about a minute.
+# One pass carries no covariances. Where units share much of their past (positions that share one draw of a
+# convolution's weights, tokens, nodes, the branches of a sum), it reports half of the standard deviation or less
+# (docs/approximation.md). Draws for a few inputs show whether it does, at a price that is small beside the training's.
 
 
 Correct = bool | str  # True, False or "auto"
 
 logger = logging.getLogger("bedl")
 INPUTS, DRAWS = 300, 10  # covariances differ from input to input more than few draws are noisy
+TRIED_INPUTS, TRIED_DRAWS = 40, 20  # by which a ratio of standard deviations is known to some 3 percent
+NEAR = (0.9, 1.1)  # ratios that are let be
 MIN_STEPS = 100  # after which a network is hardly trained
 MAX_INPUT_NUMEL = 2**28 / 64  # values of inputs: layers have so many times as many, and those of all inputs are held
 MAX_WEIGHT_DRAWS = 3e9  # weights: each input draws its own, and a core some 1e8 of them in a second
@@ -253,39 +254,42 @@ def reset_correction(method: Method, choice: Correct) -> None:
 
 
 def correct_after_fit(method: Method, points: Points, choice: Correct, steps: int, device: torch.device) -> None:
-    """Correct the variances of a trained network, in place, if that was asked for or is called for.
+    """Correct the variances of a trained network, in place, if that was asked for or draws show that it is needed.
 
     Inputs that were not learned from are better: a network is surer of those that were, in ways that one pass misses.
     """
     net: Any = getattr(method, "net", None)
     if not choice or not isinstance(net, nn.Module):
         return
-    predicts_in_one_pass = hasattr(method, "outputs")
-    if choice == "auto" and (steps < MIN_STEPS or not predicts_in_one_pass or not shares_draws(net)):
-        return
     layers = [layer for layer in net.modules() if isinstance(layer, GaussianLayer)]
+    predicts_in_one_pass = hasattr(method, "outputs")
+    if choice == "auto" and (steps < MIN_STEPS or not predicts_in_one_pass or not layers):
+        return
     weights = sum(p.numel() for layer in layers for name, p in layer.named_parameters(recurse=False) if "mean" in name)
     sizes: list[int] = []
     map_parts(lambda part: sizes.append(part[0].numel()), next(points.fetch([np.arange(1)]))[0])
     count = int(min(INPUTS, points.n, MAX_WEIGHT_DRAWS / DRAWS / max(weights, 1), MAX_INPUT_NUMEL / max(sizes)))
-    if choice == "auto" and count < min(INPUTS // 12, points.n):
-        logger.warning(
-            "standard deviations of this network may come out too small, as positions share the draws of its weights; "
-            "to correct them takes minutes: bedl.nn.correct_variances(method.net, inputs, keep=True)"
-        )
-        return
-    numbers = np.unique(np.linspace(0, points.n - 1, max(1, count)).astype(int))
-    x = cast(*next(points.fetch([numbers])), method).x
+    output = getattr(method, "output", None)
+
+    def inputs(count: int) -> Any:
+        numbers = np.unique(np.linspace(0, points.n - 1, max(1, count)).astype(int))
+        x = cast(*next(points.fetch([numbers])), method).x
+        return map_parts(lambda part: part.to(device), x)
+
     try:
-        x = map_parts(lambda part: part.to(device), x)
-        correct_variances(net, x, draws=DRAWS, keep=True, output=getattr(method, "output", None))
+        if choice == "auto":
+            ratio = std_ratio(net, inputs(min(count, TRIED_INPUTS)), draws=TRIED_DRAWS, output=output)
+            if not (ratio < NEAR[0] or ratio > NEAR[1]):
+                return
+            if count < min(INPUTS // 12, points.n):
+                logger.warning(
+                    "standard deviations of this network are %.2f times those of drawn weights; to correct them takes "
+                    "minutes: bedl.nn.correct_variances(method.net, inputs, keep=True)",
+                    ratio,
+                )
+                return
+        correct_variances(net, inputs(count), draws=DRAWS, keep=True, output=output)
     except (BEDLError, NotImplementedError, RuntimeError, TypeError) as error:
         if choice is True:
             raise
         logger.warning("variances were not corrected: %s", str(error).splitlines()[0])
-
-
-def shares_draws(net: nn.Module) -> bool:
-    """Whether several convolutions follow each other, behind which positions share the draws of weights."""
-    kinds = (GaussianConv1d, GaussianConv2d, GaussianConv3d)
-    return sum(isinstance(m, kinds) and max(m.kernel_size) > 1 for m in net.modules()) > 1

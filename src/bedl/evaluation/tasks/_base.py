@@ -354,14 +354,14 @@ def held_out_factors(scores: Any, mass: Any, coverage: float) -> tuple[np.ndarra
 
 
 def _factors(scores: np.ndarray, mass: np.ndarray, coverage: float) -> tuple[float, float]:
-    rows, close = mass[-1] + 1, 1e-6  # not one row more for rounding's sake
-    tail = (1 - coverage) / 2
-    below = int((mass <= tail * rows * (1 + close)).sum()) - 1
-    above = int((mass < (1 - tail) * rows * (1 - close)).sum())
+    rows, close, own = mass[-1] + 1, 1e-6, np.diff(mass, prepend=0.0)  # not one row more for rounding's sake
+    tail = (1 - coverage) / 2 * rows * (1 + close)
+    below = int((mass <= tail).sum()) - 1
+    above = int((mass[-1] - mass + own > tail).sum())  # as from above: halves of absolute scores end alike
     if below >= 0 and above < len(scores):
         return -scores[below], scores[above]
     order = np.argsort(np.abs(scores), kind="stable")
-    place = int((np.diff(mass, prepend=0.0)[order].cumsum() < coverage * rows * (1 - close)).sum())
+    place = int((own[order].cumsum() < coverage * rows * (1 - close)).sum())
     both = float(np.abs(scores[order[place]])) if place < len(scores) else math.inf
     return both, both
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bedl.heads.predictive.base import PaperSplit, Predictive
+from bedl.heads.predictive.base import PaperSplit, Prediction, Predictive
 from bedl.heads.predictive.categorical import CategoricalPredictive
 from bedl.heads.predictive.linked import LinkedPredictive, LogitNormalPredictive, LogNormalPredictive
 from bedl.heads.predictive.normal import NormalMixturePredictive, NormalPredictive, StudentPredictive
@@ -28,6 +28,7 @@ __all__ = [
     "NormalMixturePredictive",
     "NormalPredictive",
     "PaperSplit",
+    "Prediction",
     "Predictive",
     "StudentPredictive",
     "mixture",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from typing_extensions import TypeVar
 
 from bedl.evaluation.tasks._maps import place_columns
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P", bound="Predictive")
+# What a head or a method predicts: BEDL(net, Dirichlet(3)) is a BEDL[CategoricalPredictive].
+Prediction = TypeVar("Prediction", bound="Predictive", default="Predictive", covariant=True)
 
 
 class PaperSplit(NamedTuple):
@@ -132,6 +135,17 @@ class Predictive:
 
     def __len__(self) -> int:
         return len(self.mean)
+
+    @classmethod
+    def concatenate(cls: type[P], parts: Sequence[P]) -> P:
+        """One prediction of the points of several, in their order."""
+        kinds = sorted({type(part).__name__ for part in parts})
+        if len(kinds) != 1:
+            raise ValueError(f"concatenate takes predictions of one kind, at least one, not {kinds}")
+        names = [field.name for field in dataclasses.fields(parts[0])]  # type: ignore[arg-type]
+        whole = type(parts[0])(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+        whole.names = parts[0].names
+        return whole
 
     def to(self: P, *args: Any, **kwargs: Any) -> P:
         """The same on another device or in another precision, as `torch.Tensor.to`."""

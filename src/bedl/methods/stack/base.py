@@ -146,7 +146,7 @@ class Stack(Method):
         self.eval()
         try:
             for rows in held.split(self.chunk):
-                parts = self._stacked(x[rows], names)  # type: ignore[index]
+                parts = self._stacked(x[rows], names)
                 own, place = fold[rows], torch.arange(len(rows), device=fold.device)
                 yield rows, [part[:, own, place] for part in parts], parts[0]
         finally:

@@ -68,12 +68,12 @@ class Nearness(nn.Module):
             most: rows where slopes are measured.
         """
         kept = self.kept(fold, weight)
-        looked_at = as_moments(x[spaced(kept, min(most, LOOKED_AT))]).loc  # type: ignore[index]
+        looked_at = as_moments(x[spaced(kept, min(most, LOOKED_AT))]).loc
         self.slopes.copy_(self._slopes(looked_at, predict))
-        self.landmarks = self.place(x[kept]).to(self.slopes)  # type: ignore[index]
+        self.landmarks = self.place(x[kept]).to(self.slopes)
         away = torch.cat([
             self.nearest(self.squares(z).masked_fill(own[:, None] == fold[kept], torch.inf))
-            for z, own in zip(self.place(x[held]).split(CHUNK), fold[held].split(CHUNK), strict=True)  # type: ignore[index]
+            for z, own in zip(self.place(x[held]).split(CHUNK), fold[held].split(CHUNK), strict=True)
         ])  # fmt: skip
         unusual = min(UNUSUAL, MOST_UNUSUAL / len(away))
         self.usual.copy_(torch.quantile(away, 1 - unusual))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bedl.moments import Moments, variance_dtype
 from bedl.moments.dispatch import refusal
+from bedl.moments.moments import REAL
 from bedl.moments.rules._base import LayerWeight, rounded
 
 Operand = Moments | Tensor
@@ -86,7 +87,8 @@ def product(
         raise refusal(torch.matmul, "both factors are the same random values, not independent ones")
     for operand in (a, b):
         if not operand.is_floating_point():
-            raise TypeError(f"a product with Moments needs floating-point operands, not {operand.dtype}; use .float()")
+            remedy = REAL if operand.is_complex() else "use .float()"
+            raise TypeError(f"a product with Moments needs floating-point operands, not {operand.dtype}; {remedy}")
     loc = (mean_op or op)(loc_of(a), loc_of(b))
     with full_precision(loc.device):
         terms = []
@@ -217,3 +219,35 @@ def embedding(input: Tensor, weight: Moments, padding_idx: int | None = None, ma
         F.embedding(input, weight.loc, padding_idx, None, norm_type, scale_grad_by_freq, sparse),
         F.embedding(input, weight.variance, padding_idx, None, norm_type, scale_grad_by_freq, sparse),
     )
+
+
+def embedding_bag(input: Tensor, weight: Moments, offsets: Tensor | None = None, max_norm: float | None = None,
+                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+                  per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+                  padding_idx: int | None = None) -> Moments:  # fmt: skip
+    """Var Σ_k c_k w_k = Σ_k c_k² v_k, with c_k how often (with which weight) entry k is in the bag."""
+    if max_norm is not None or mode == "max":
+        raise refusal(F.embedding_bag, "of a table of Moments it takes mode='sum' or 'mean', and max_norm=None")
+    if not isinstance(weight, Moments) or isinstance(per_sample_weights, Moments):
+        raise refusal(F.embedding_bag, "per_sample_weights must be a tensor")
+    bags: dict[str, Any] = {"offsets": offsets, "include_last_offset": include_last_offset, "padding_idx": padding_idx}
+    loc = F.embedding_bag(
+        input, weight.loc, mode=mode, sparse=sparse, per_sample_weights=per_sample_weights,
+        scale_grad_by_freq=scale_grad_by_freq, **bags,
+    )  # fmt: skip
+    v = weight.variance
+    if input.dim() == 2:
+        bag = torch.arange(len(input), device=input.device).repeat_interleave(input.shape[1])
+    else:
+        assert offsets is not None
+        bag = torch.bucketize(torch.arange(len(input), device=input.device), offsets.to(input.device), right=True) - 1
+    counts = torch.ones_like(bag, dtype=v.dtype) if per_sample_weights is None else per_sample_weights.flatten().to(v)
+    kept = counts if padding_idx is None else counts * (input.flatten() != padding_idx)
+    _, same = torch.unique(bag * len(v) + input.flatten(), return_inverse=True)
+    total = torch.zeros_like(kept).index_add(0, same, kept)[same]
+    squares = (kept * total).view_as(input)
+    variance = F.embedding_bag(input, v, mode="sum", per_sample_weights=squares, **bags)
+    if mode == "mean":
+        sizes = torch.zeros(len(variance), dtype=v.dtype, device=v.device).index_add(0, bag, kept)
+        variance = variance / sizes.clamp_min(1).square().unsqueeze(-1)
+    return Moments(loc, variance)

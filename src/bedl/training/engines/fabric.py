@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from bedl.methods import Batch, Method
 from bedl.nn import variance_products
 from bedl.training import checkpoint
-from bedl.training.callbacks import Row, counted, scored
+from bedl.training.callbacks import Row, counted, learning_rates, scored
 from bedl.training.checkpoint import (
     CheckpointError,
     build_of,
@@ -176,8 +176,9 @@ class FabricRun(Run):
         reset_correction(method, settings.correct)
         method.to(fabric.device)  # before the optimiser looks at where parameters are
         optimizer = (settings.optimizer or adam())([p for p in method.parameters() if p.requires_grad])
-        self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.total_steps = settings.epochs * points.steps(settings.batch_size)
+        base = [group["lr"] for group in optimizer.param_groups]
+        self.learning_rates = learning_rates(settings.schedule, base, self.total_steps)
         compile = self._compiles()
         variances = variance_precision(settings.gradient.variance_products, compile, fabric.device.type)
         self.module, self.optimizer = fabric.setup(Statistics(method, compile, variances), optimizer)
@@ -292,9 +293,8 @@ class FabricRun(Run):
         if n_points == 0:  # all weights are 0
             self.step, self.batch = self.step + 1, self.batch + 1
             return
-        factor = self.settings.schedule(self.step, self.total_steps)
-        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = base * factor
+        for group, rate in zip(self.optimizer.param_groups, self.learning_rates(self.step), strict=True):
+            group["lr"] = rate
         before = capture_torch(self.fabric.device)
         self.optimizer.zero_grad()
         loss = self.gradient(micro_batches, n_points)

@@ -25,6 +25,7 @@ from bedl.training.callbacks import (
     Row,
     as_places,
     counted,
+    learning_rates,
     log_density,
     scored,
 )
@@ -427,6 +428,8 @@ class ReplicaRun(Run):
         self.prefetcher = BatchPrefetcher(batches, self.draw)
         self.losses = Losses(batches)
         self.total_steps = len(batches)
+        runs = zip(settings.rates, batches.totals, strict=True)
+        self.learning_rates = [learning_rates(settings.schedule, [rate], total) for rate, total in runs]
 
     @property
     def methods(self) -> list[Method]:
@@ -483,8 +486,7 @@ class ReplicaRun(Run):
         if not math.isfinite(sum(values) + sum(lengths)):
             raise self._not_finite(batch, loss, gradient)
         limit = self.settings.gradient.clip
-        factor = {total: self.settings.schedule(self.step, total) for total in set(totals) if self.step < total}
-        rates = [self.settings.rates[r] * factor[totals[r]] if active[r] else 0.0 for r in self.active.numbers]
+        rates = [self.learning_rates[r](self.step)[0] if active[r] else 0.0 for r in self.active.numbers]
         self.active.adam.step(gradient, rates, None if limit is None else clipping(lengths, limit))
         epoch = self.epoch
         self.step += 1
