@@ -26,6 +26,7 @@ from bedl.deploy.wrappers import InUnits
 from bedl.estimators import storage
 from bedl.estimators._sklearn import (
     BaseEstimator,
+    _check_feature_names_in,
     _check_sample_weight,
     check_consistent_length,
     check_is_fitted,
@@ -669,6 +670,44 @@ class BEDLEstimator(Building):
         x = torch.as_tensor(X, dtype=getattr(torch, self.dtype_)).to(device_of(self.method_))
         with torch.no_grad():
             return self._in_units(linear(x).mixed().to("cpu"))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the features that the network takes: of a table those that its columns were encoded as.
+
+        Args:
+            input_features: names of the columns of an array without names; None: x0, x1, …
+        """
+        check_is_fitted(self, "method_")
+        if self.encoder_ is not None:
+            return np.asarray(self.encoder_.feature_names, dtype=object)
+        return _check_feature_names_in(self, input_features)
+
+    def explain(self, X: Any) -> Any:
+        """Why each prediction is uncertain, as a pandas frame with a row per point.
+
+        It holds the parts of the uncertainty as `uncertainty` has them, ``total``, ``data``, ``distributional`` and
+        ``model``; for each part ``<part>_column``, the column that it changes with most, and ``<part>_effect``, by how
+        much it changes with one standard deviation of that column: the gradient of the part, by automatic
+        differentiation; and ``next``, what would lower the largest part. With several targets or labels at once the
+        columns end in the target's name or number. `rows_to_label` says which targets to ask for first.
+
+        Args:
+            X: shape (n, n_features)
+
+        Example:
+            >>> import numpy as np, pandas
+            >>> from bedl import BEDLRegressor
+            >>> r = np.random.default_rng(0)
+            >>> X = pandas.DataFrame({"size": r.uniform(-1, 1, 300), "age": r.uniform(-1, 1, 300)})
+            >>> y = X["size"] + np.exp(2 * X["age"] - 2) * r.normal(size=300)
+            >>> why = BEDLRegressor(random_state=0, device="cpu").fit(X, y).explain(X[:3])
+            >>> why["data_column"].tolist()
+            ['age', 'age', 'age']
+        """
+        check_is_fitted(self, "method_")
+        from bedl.estimators.explanation import explained
+
+        return explained(self, X)
 
     def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
         """The whole prediction for each point, in the targets' own units; see `bedl.heads.predictive`.

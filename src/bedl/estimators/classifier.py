@@ -150,6 +150,15 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         top = prediction.log_probabilities.double().amax(-1).exp().numpy()
         return np.ma.masked_array(labels, mask=top < limit - 1e-9)
 
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Log-odds of the second of two classes or of each label, as scikit-learn's scorers rank by; of more classes
+        their log-probabilities. shape: (n,), (n, n_labels) or (n, n_classes)
+        """
+        log_p = self.predict_log_proba(X).astype(np.float64)
+        if self._several_labels:
+            return log_p - np.log(-np.expm1(np.minimum(log_p, -1e-12)))
+        return log_p[:, 1] - log_p[:, 0] if log_p.shape[1] == 2 else log_p
+
     def predict_set(
         self,
         X: Any,
