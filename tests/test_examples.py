@@ -66,6 +66,7 @@ SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
 # What is deprecated in PyTorch and used by a library that an example imports is no matter of the example's.
 WARNINGS = ("-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 SCRIPTS = sorted({name for name, *_ in SHOWN})
+EXPORTS_FOLDS = ("many_files",)  # whose guide runs the same code on a smaller model
 
 
 def test_every_script_is_tested() -> None:
@@ -78,7 +79,9 @@ def test_scripts_are_short(name: str) -> None:
     assert sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines) < 60
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in EXPORTS_FOLDS else []) for name in SCRIPTS]
+)
 def test_a_small_run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # in this process, since importing PyTorch and scikit-learn takes longer than the run; warnings are errors here
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick"])
