@@ -116,7 +116,7 @@ ASKED: dict[str, tuple[str | bytes, str]] = {
     "a ragged row": (csv() + "1,2,3,4\n", "row 41|columns"),
     "two columns of a name": (csv(head="a,a,t", x=each("{}")), "twice|several|same name|more than once"),
     "another encoding": (csv(x=KIND).replace("red", "r\xf6t").encode("latin-1"), "encoding"),
-    "days or months": (csv(x=[f"{1 + i % 12:02d}/{1 + i % 11:02d}/2023" for i in range(ROWS)]), "date-order|date_order"),
+    "days or months": (csv(x=[f"{1 + i % 12:02d}/{1 + i % 11:02d}/2023" for i in range(ROWS)]), "date.order"),
     "thousands or decimals": (csv(x=each('"{},000"')), "decimal"),
     "a target with holes": (csv() + "1,\n", "missing"),
 }  # fmt: skip
