@@ -14,9 +14,6 @@ from bedl.cli.options import DEBUG
 from bedl.cli.stopping import Stopped, asked_to_stop, exit_code
 from bedl.cli.verbs import bench, compare, data, evaluate, fit, networks, predict, serve
 
-__all__ = ["app"]
-
-
 PIPE_CLOSED = 141  # 128 + SIGPIPE, what other tools end with when `head` has seen enough
 
 _HELP = """Neural networks with calibrated uncertainty.

@@ -13,8 +13,6 @@ from bedl.estimators.tabular import TableCallback
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = ["Bars", "download_bar"]
-
 
 class Bars(TableCallback):
     """Shows on stderr how far a table or many are, if that is a terminal.

@@ -22,26 +22,6 @@ if TYPE_CHECKING:
     from bedl.bench import Progress, ResultTable, Table
     from bedl.estimators.tabular import Comparison
 
-__all__ = [
-    "bar",
-    "explained",
-    "fit_command",
-    "names",
-    "numbers",
-    "print_comparison",
-    "print_json",
-    "print_scores",
-    "print_sheets",
-    "say",
-    "say_error",
-    "say_failures",
-    "say_notes",
-    "sizes",
-    "stem",
-    "watching",
-    "widths",
-]
-
 
 def say(text: str) -> None:
     """A line on stderr; what could steer a terminal is shown instead of done."""

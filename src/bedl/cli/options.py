@@ -10,25 +10,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-__all__ = [
-    "DEBUG",
-    "Coverage",
-    "Data",
-    "Debug",
-    "Encoding",
-    "Extra",
-    "Foreign",
-    "Json",
-    "Model",
-    "Ood",
-    "Overwrite",
-    "Root",
-    "Target",
-    "Unknown",
-    "with_reading",
-]
-
-
 DEBUG = "bedl.debug"  # in the context that all verbs share
 
 

@@ -14,8 +14,6 @@ from bedl.training.callbacks import Callback, Row
 if TYPE_CHECKING:
     from bedl.data import TableEncoder
 
-__all__ = ["ConsoleCallback", "TrainingBar"]
-
 _KINDS = {"number": "numbers", "category": "categories", "date": "dates", "boolean": "true or false"}
 
 

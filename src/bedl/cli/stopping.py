@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["Stopped", "asked_to_stop", "exit_code", "listen", "stop_listening"]
-
 
 class Stopped(BaseException):
     """SIGTERM or Ctrl-C. No KeyboardInterrupt: Typer would end the process at some of those without a word.

@@ -19,24 +19,6 @@ from bedl.data.unknown import UnknownValues
 from bedl.data.words import bucket_counts
 from bedl.data.written import is_style
 
-__all__ = [
-    "BooleanColumn",
-    "CategoryColumn",
-    "Column",
-    "DateColumn",
-    "NumberColumn",
-    "TextColumn",
-    "Where",
-    "check_types",
-    "column_from_dict",
-    "column_to_dict",
-    "finite",
-    "labels_of",
-    "parsed",
-    "shown",
-]
-
-
 MAX_RANGES = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _WITHOUT_ERROR = f"To predict such rows with more uncertainty: {option('handle_unknown', 'warn')}"

@@ -21,9 +21,6 @@ from bedl.data.unknown import DRAWS, UnknownValues, possible_rows
 from bedl.data.written import with_missing
 from bedl.evaluation import tasks
 
-__all__ = ["FeatureEncoder", "TableEncoder"]
-
-
 FORMAT = "bedl.data.encoder"
 VERSION = 3
 FOREIGN = ("error", "clip", "keep")

@@ -18,8 +18,6 @@ from bedl.data.readers import BATCH_ROWS, Table
 from bedl.data.unknown import UnknownValues
 from bedl.evaluation import tasks
 
-__all__ = ["encode_to_memmap", "encoded_batches"]
-
 
 def encoded_batches(
     table: Table,

@@ -15,21 +15,6 @@ import pyarrow.types as pt
 
 from bedl.data.written import iso_dates, plain_numbers, without_markers
 
-__all__ = [
-    "ANSWERS",
-    "NotParsed",
-    "as_answers",
-    "as_booleans",
-    "as_days",
-    "as_labels",
-    "as_numbers",
-    "is_text",
-    "kind_of_type",
-    "plain",
-    "share_like",
-]
-
-
 SECONDS_A_DAY = 86_400.0
 
 

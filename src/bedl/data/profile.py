@@ -28,9 +28,6 @@ from bedl.data.columns import (
 from bedl.data.readers import Table
 from bedl.data.words import BUCKETS, WordCounts, words_of
 
-__all__ = ["ColumnProfile", "LabelCounts", "Progress", "count_labels", "infer_encoding", "identifies", "profile"]
-
-
 Progress = Callable[[int], object]
 """Called with the number of rows read since the last call."""
 

@@ -35,26 +35,6 @@ from bedl.data.written import with_missing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BATCH_ROWS",
-    "BUILTIN_NAMES",
-    "MAX_LINE",
-    "MISSING",
-    "TempDir",
-    "Table",
-    "TextFile",
-    "from_columns",
-    "inspect_text",
-    "open_table",
-    "read_text",
-    "transcode",
-    "materialise",
-    "spreadsheet",
-    "standard_input",
-    "writing",
-]
-
-
 BATCH_ROWS = 65_536
 BUILTIN_NAMES = ("breast_cancer", "cifar10", "diabetes", "digits", "fashion_mnist", "iris", "mnist", "wine")
 """Names that stand for a data set, besides `uci:<name>`; the image sets take `:train` or `:test`."""

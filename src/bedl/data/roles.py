@@ -15,8 +15,6 @@ from bedl.data.encode import TableEncoder
 from bedl.data.profile import ColumnProfile, profile
 from bedl.data.readers import Table
 
-__all__ = ["Roles", "read_roles"]
-
 
 @dataclass(frozen=True)
 class Roles:

@@ -18,9 +18,6 @@ from bedl.data.profile import ColumnProfile, LabelCounts
 from bedl.data.written import without_markers
 from bedl.evaluation import tasks
 
-__all__ = ["MAX_CLASSES", "Target", "decide_target"]
-
-
 MAX_CLASSES = 1000
 _MAX_CLASSES = 20  # a whole-number target with at most so many values …
 _MAX_CLASS_SHARE = 0.5  # of the rows; with more, many have no second row (scikit-learn warns there, too)

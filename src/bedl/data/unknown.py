@@ -17,9 +17,6 @@ from bedl._utils.errors import DataError, listed, option
 if TYPE_CHECKING:
     from bedl.data.columns import Column
 
-__all__ = ["DRAWS", "HANDLE_UNKNOWN", "UnknownValues", "check_handle_unknown", "possible_rows"]
-
-
 DRAWS = 32  # values that stand for an unknown one
 HANDLE_UNKNOWN = ("warn", "ignore", "error")
 NAMED = 3  # values that are named in a warning

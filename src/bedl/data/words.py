@@ -9,9 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["BUCKETS", "WordCounts", "bucket_counts", "words_of"]
-
-
 BUCKETS = 64  # features of a column of free text; words that share a bucket count as one
 _WORD = r"[^\pL]+"  # what stands between words
 

@@ -17,9 +17,6 @@ import pyarrow as pa
 from bedl._utils.errors import DataError, listed
 from bedl._utils.io import AtomicFile, OutputFileError, check_writable, remedy
 
-__all__ = ["TableStream", "TableWriter"]
-
-
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
 
 

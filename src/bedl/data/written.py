@@ -14,23 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "DATES",
-    "MARKERS",
-    "MONEY",
-    "NUMBERS",
-    "date_styles",
-    "iso_dates",
-    "is_style",
-    "number_styles",
-    "plain_numbers",
-    "style_with",
-    "suffixes",
-    "with_missing",
-    "without_markers",
-]
-
-
 MARKERS = ("?", "-", "--", ".", "n/a", "na", "none", "null", "unknown", "missing")
 """What stands for a missing value in a column of numbers or dates, in any case."""
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["MAX_ROWS", "candidates", "most_telling", "rest_of"]
-
-
 MIN_VARIANCE = 1e-300
 MAX_ROWS = 2000  # of a large pool, that are looked at: so many of the least known, and so many of all
 

@@ -63,8 +63,6 @@ from bedl.training.data import Points, stream_seed
 if TYPE_CHECKING:
     from bedl.data.encode import FeatureEncoder
 
-__all__ = ["BEDLEstimator", "Building", "PARTS", "Portable", "device_of", "parameters_of"]
-
 
 def device_of(module: nn.Module) -> torch.device:
     """Where a module's tensors are; one without any is on the CPU."""

@@ -10,18 +10,6 @@ import numpy as np
 
 from bedl.evaluation.tasks import LabelScores, label_scores, signed_scores
 
-__all__ = [
-    "abstention_threshold",
-    "checked_label_scores",
-    "checked_scores",
-    "fitted_temperatures",
-    "held_out_labels",
-    "held_out_scores",
-    "tempered",
-    "thinned",
-]
-
-
 MAX_SCORES = 2000  # scores that are kept
 MAX_LABELS = 4000  # labels whose scores are kept: there are some of each class
 ENOUGH = 0.6  # of the risk that is allowed, at which tests begin

@@ -38,9 +38,6 @@ from bedl.methods import registry
 from bedl.nn import cached_weights
 from bedl.training.data import Points
 
-__all__ = ["BEDLClassifier"]
-
-
 MAX_NUMERIC_CLASSES = 50  # classes that are numbers, with
 MIN_ROWS_PER_CLASS = 10  # rows each, look like quantities
 DOUBT = 4.0  # of a temperature, in rows

@@ -26,9 +26,6 @@ from sklearn.preprocessing import StandardScaler
 from bedl.estimators.inputs import Related
 from bedl.methods.distilled import SCALES
 
-__all__ = ["ClassCommittee", "Committee", "TargetCommittee", "default_members", "fit_member", "fitted", "near_rows"]
-
-
 FOLDS = 5
 MANY_ROWS = 20_000  # beyond, one fold is held out
 ROWS_PER_CLASS = 300  # with fewer boosting, which grows trees for each class, takes long and brings nothing

@@ -23,9 +23,6 @@ from bedl.estimators.inputs import Inputs, Related, TrainingSet, cut_in_folds
 from bedl.methods import registry
 from bedl.training.data import Points, stream_seed
 
-__all__ = ["committee_of", "labelled_points", "near_points", "of_points", "quantile_edges"]
-
-
 # of the network in the committee, the strength of the weight prior and the frequency of the embedding
 NETWORK = {"regression": (1.0, 0.2), "classification": (8.0, 0.2)}
 OWN = 0.25  # share of the rows' own labels

@@ -10,9 +10,6 @@ from torch import Tensor
 
 from bedl.nn.tabular import Standardize
 
-__all__ = ["NEXT", "explained"]
-
-
 NEXT = {  # what lowers a part
     "data": "another column, or repeated measurements: noise, which more rows do not lower",
     "distributional": "the target of this row, or of rows like it: there is little evidence",

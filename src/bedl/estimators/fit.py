@@ -34,9 +34,6 @@ from bedl.training.data import Points, stream_seed
 from bedl.training.engines.stacked import VectorisationError, can_fuse
 from bedl.training.loop import Correct, reset_correction
 
-__all__ = ["TrainingConfig", "fit_many", "memory_of", "partial_train", "resolve_config", "seeds_of", "train"]
-
-
 TABLE_RATE, IMAGE_RATE = 0.01, 0.001  # of Adam; with ten times as much, LeNet-5 has twice the errors
 SMALL_TABLE = 64  # fewer points than that are trained on as one batch, without holding any out
 

@@ -22,27 +22,6 @@ from bedl.nn.tabular import Standardize
 if TYPE_CHECKING:
     from bedl.data.encode import FeatureEncoder
 
-__all__ = [
-    "Inputs",
-    "Related",
-    "TrainingSet",
-    "blurred_in_float32",
-    "check_image_shape",
-    "check_noise",
-    "check_targets",
-    "column_moments",
-    "column_quartiles",
-    "cut_in_folds",
-    "dense",
-    "encoded",
-    "held_out",
-    "needs_encoding",
-    "standardize",
-    "values_of",
-    "warn_of_small",
-]
-
-
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
 OUTPUTS = 2**22  # numbers that are predicted together

@@ -19,9 +19,6 @@ from bedl.heads.predictive import (
     NormalPredictive,
 )
 
-__all__ = ["LIKELIHOODS", "Link", "likeliest_link"]
-
-
 _KINDS: dict[str, type[LinkedPredictive] | None] = {
     "normal": None, "log-normal": LogNormalPredictive, "logit-normal": LogitNormalPredictive
 }  # fmt: skip

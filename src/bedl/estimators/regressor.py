@@ -26,8 +26,6 @@ from bedl.heads import head_of
 from bedl.heads.predictive import LinkedPredictive
 from bedl.methods import registry
 
-__all__ = ["BEDLRegressor"]
-
 
 class BEDLRegressor(RegressorMixin, BEDLEstimator):
     """Regression by a network with Gaussian weights; one or several targets.

@@ -23,9 +23,6 @@ from bedl._utils.io import check_writable, in_order, write_atomically
 from bedl.objectives import PAC, HyperPrior, Sum
 from bedl.training.checkpoint import checksum
 
-__all__ = ["ModelFileError", "SCHEMA", "check_sizes", "load", "save"]
-
-
 HARMLESS = 10**6  # numbers; a network of so few costs nothing, whatever the file holds
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "class": str, "params": dict, "input_shape": list, "n_features_in": int, "feature_names_in": (list, type(None)),

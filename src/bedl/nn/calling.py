@@ -12,19 +12,6 @@ from torch.utils import _pytree as pytree
 from bedl._utils.errors import BEDLError
 from bedl.moments import Moments
 
-__all__ = [
-    "Output",
-    "as_arguments",
-    "call",
-    "count_points",
-    "has_parts",
-    "join_parts",
-    "map_parts",
-    "outputs_of",
-    "pick",
-]
-
-
 Output = str | int | Callable[[Any], Any] | None
 
 

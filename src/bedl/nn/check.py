@@ -33,21 +33,6 @@ from bedl.nn.layers import GaussianLayer
 from bedl.nn.points import draws_of_points
 from bedl.nn.sampling import drawing
 
-__all__ = [
-    "Operation",
-    "Report",
-    "SharedLayer",
-    "calls_of_layers",
-    "check",
-    "error_of_sharing",
-    "names_by_weight",
-    "ratios_of_modules",
-    "first_gradient_mismatch",
-    "first_mismatch",
-    "without_variances",
-]
-
-
 Event = tuple[str, str, list[Tensor]]  # "enter" or "leave", the module's name, what it was given or gave
 DIFFERENT, NEGLIGIBLE = 0.03, 1e-4  # relative differences of gradients that count, and sizes that do not
 KINK = 1e-3  # how far values are moved to be at no kink

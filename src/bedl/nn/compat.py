@@ -24,8 +24,6 @@ from bedl.moments.rules import linear
 from bedl.moments.rules._base import LayerWeight
 from bedl.moments.rules.shape import softmax_of_groups
 
-__all__ = ["patch_isinstance_checks", "patch_libraries"]
-
 
 def _patch_einops() -> None:
     """einops asks for a tensor's type: Moments go as torch's do, since all it calls are torch's methods."""

@@ -24,9 +24,6 @@ from bedl.nn.compat import patch_isinstance_checks, patch_libraries
 from bedl.nn.derived import Net, computed_by, copied, make_weights_plain, type_of
 from bedl.nn.layers import GaussianMultiheadAttention
 
-__all__ = ["GAUSSIAN_LAYERS", "gaussian_class_of"]
-
-
 GAUSSIAN_LAYERS: dict[type[nn.Module], type[layers.GaussianLayer]] = {
     nn.Linear: layers.GaussianLinear,
     NonDynamicallyQuantizableLinear: layers.GaussianLinear,

@@ -27,22 +27,6 @@ from bedl.nn.layers import GaussianLayer
 from bedl.nn.points import PointsOfLayers
 from bedl.nn.sampling import check_not_cached, drawing
 
-__all__ = [
-    "as_layer_has_it",
-    "correct_variances",
-    "fitted_factor",
-    "gaussian_layers",
-    "log_std_ratios",
-    "outputs_first",
-    "refinement",
-    "remove_correction",
-    "scale_weights",
-    "seen_by",
-    "std_ratio",
-    "undo_rescaling",
-]
-
-
 _NEWTON_STEPS = 20
 _REFINEMENTS = 10  # few, because stopping early is what keeps the factors close to each other
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

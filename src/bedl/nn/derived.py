@@ -14,9 +14,6 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from bedl._utils.errors import BEDLError
 
-__all__ = ["compute_stored_weights", "computed_by", "copied", "make_weights_plain", "type_of"]
-
-
 Net = TypeVar("Net", bound=nn.Module)
 
 

@@ -20,8 +20,6 @@ from bedl._utils.errors import BEDLError
 from bedl.moments import Moments
 from bedl.moments.numerics import std
 
-__all__ = ["Draws", "RowLayout", "Sharing", "WatchedWeight", "noise_of_rows", "point_value", "same_numbers", "seeded"]
-
 
 class RowLayout(NamedTuple):
     """How a first axis holds the rows of data points: beside each other, or one of each point after the other."""

@@ -19,9 +19,6 @@ from bedl.moments.rules._base import LayerWeight, are_rounded
 from bedl.nn.layers import GaussianConv2d, GaussianLinear
 from bedl.nn.tabular import PeriodicEmbedding, QuantileCodes, SkipLinear, Standardize, bounded
 
-__all__ = ["forward", "forward_of_many"]
-
-
 MAX_MULTIPLICATIONS = 2**19  # up to which calls take longer than they: one kernel for all, weights as they lie
 MAX_WINDOW_SIZE = 1024  # numbers that an output sees: more weights than stay in the cache are the library's business
 MIN_REUSE = 2  # weights that are not prepared, for each activation that need not be written and read

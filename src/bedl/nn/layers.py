@@ -22,9 +22,6 @@ from bedl.nn.compat import patch_libraries
 from bedl.nn.derived import compute_stored_weights
 from bedl.nn.draws import Draws, RowLayout, noise_of_rows, point_value
 
-__all__ = ["GaussianMultiheadAttention"]
-
-
 INIT_LOGVAR = -9.0
 VARIANCES = ("full", "output")
 CORRECTION = ("covariance_factor", "common_variance", "variance_shift")  # what `correct_variances` fits

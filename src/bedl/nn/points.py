@@ -27,9 +27,6 @@ from bedl.nn.derived import copied
 from bedl.nn.draws import Draws, RowLayout, Sharing, WatchedWeight, seeded
 from bedl.nn.layers import GaussianLayer, GaussianLinear
 
-__all__ = ["PointsOfLayers", "Shares", "draws_of_points"]
-
-
 # Which points are changed first; the others are changed after that. A prime number of them, and no regular pattern, so
 # that neither the sizes nor the strides of a network's own axes are taken for theirs.
 _CHANGED = (True, False, False, True, True, False, True)

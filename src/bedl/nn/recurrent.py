@@ -23,9 +23,6 @@ from bedl.nn.compat import patch_libraries
 from bedl.nn.draws import point_value
 from bedl.nn.layers import LOGVAR_JITTER, GaussianLayer
 
-__all__ = ["GaussianGRU", "GaussianGRUCell", "GaussianLSTM", "GaussianLSTMCell", "GaussianRNN", "GaussianRNNCell"]
-
-
 Operand = Any  # a tensor or Moments
 State = tuple[Operand, ...]  # (hidden,), or (hidden, cell) of an LSTM
 Weights = dict[str, Any]  # by the parameter's name: a Gaussian weight as Moments or a draw of it, or a bias

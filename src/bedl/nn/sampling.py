@@ -17,9 +17,6 @@ from bedl.nn.draws import Draws, Sharing, point_value
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.points import PointsOfLayers, Shares
 
-__all__ = ["drawing", "drawn_function", "cached_weights", "check_not_cached", "sampled"]
-
-
 Net = TypeVar("Net", bound=nn.Module)
 _LOCK = threading.Lock()  # blocks of several threads may overlap; the last to end drops what was cached
 

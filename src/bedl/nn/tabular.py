@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from bedl.moments import Moments
 from bedl.moments.rules.numerical import quadrature
 
-__all__ = ["PeriodicEmbedding", "QuantileCodes", "Standardize", "SkipLinear"]
-
-
 REACH = 3.0
 
 

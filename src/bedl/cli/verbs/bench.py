@@ -10,8 +10,6 @@ import typer
 from bedl.cli.console import names, numbers, print_json, say
 from bedl.cli.options import Debug, Json, Overwrite
 
-__all__ = ["bench"]
-
 
 def bench(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A table, or 'page'; 'list' shows them.")],

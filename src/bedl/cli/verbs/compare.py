@@ -11,8 +11,6 @@ from bedl.cli.console import fit_command, names, print_json, say, stem, widths
 from bedl.cli.options import Coverage, Data, Debug, Encoding, Json, Ood, Overwrite, Root, Target, with_reading
 from bedl.cli.verbs.fit import targets_of
 
-__all__ = ["compare", "methods"]
-
 
 @with_reading
 def compare(

@@ -9,9 +9,6 @@ import typer
 from bedl.cli.console import print_json, say
 from bedl.cli.options import Debug, Json, Overwrite, Root
 
-__all__ = ["app"]
-
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",

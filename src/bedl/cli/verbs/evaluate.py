@@ -10,8 +10,6 @@ import typer
 from bedl.cli.console import print_json, print_scores, say, say_notes
 from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Ood, Overwrite, Root, Unknown
 
-__all__ = ["evaluate", "report"]
-
 
 def evaluate(
     model: Model,

@@ -16,8 +16,6 @@ from bedl.cli.stopping import Stopped, exit_code
 if TYPE_CHECKING:
     from bedl.data import Table
 
-__all__ = ["fit", "targets_of"]
-
 
 def _holdout(share: float) -> float:
     if not 0 <= share < 1:

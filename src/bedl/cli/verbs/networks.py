@@ -18,8 +18,6 @@ from bedl.cli.options import Debug, Json, Model, Overwrite
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["FactoryError", "check", "export", "network_from"]
-
 
 def check(
     factory: Annotated[

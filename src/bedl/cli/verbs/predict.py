@@ -12,8 +12,6 @@ import typer
 from bedl.cli.console import print_json, say
 from bedl.cli.options import Coverage, Data, Debug, Encoding, Extra, Foreign, Json, Model, Overwrite, Root, Unknown
 
-__all__ = ["predict"]
-
 
 def predict(
     model: Model,

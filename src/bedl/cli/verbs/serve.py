@@ -9,8 +9,6 @@ import typer
 from bedl.cli.console import say
 from bedl.cli.options import Coverage, Debug, Extra, Foreign, Model, Root, Unknown
 
-__all__ = ["serve"]
-
 
 def serve(
     model: Model,

@@ -13,9 +13,6 @@ from bedl.data.datasets.images import IMAGE_CLASSES, load_images
 from bedl.data.datasets.uci import UCIData, load_uci
 from bedl.data.readers import BUILTIN_NAMES, Table, from_columns
 
-__all__ = ["builtin_table"]
-
-
 FOREIGN: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # what is done to the digits of the test part
     "mirrored": lambda images: images[:, :, ::-1],
     "turned": lambda images: np.rot90(images, axes=(1, 2)),

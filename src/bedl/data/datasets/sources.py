@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SOURCES", "PublishedPart", "PublishedSet"]
-
 
 @dataclass(frozen=True)
 class PublishedPart:

@@ -16,8 +16,6 @@ import numpy as np
 from bedl._utils.errors import DataError, DataFileNotFoundError
 from bedl.data.datasets.download import data_root
 
-__all__ = ["UCIData", "UCISplit", "load_uci", "uci_names"]
-
 
 @dataclass(frozen=True)
 class UCIData:

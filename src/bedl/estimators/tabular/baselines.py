@@ -13,9 +13,6 @@ from bedl.estimators.inputs import Related, cut_in_folds
 from bedl.evaluation.tasks import held_out_factors
 from bedl.heads.predictive import CategoricalPredictive, NormalPredictive
 
-__all__ = ["Baseline"]
-
-
 CLASSES = {
     "boosting": "HistGradientBoosting",
     "extra-trees": "ExtraTrees",

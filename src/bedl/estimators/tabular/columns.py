@@ -16,9 +16,6 @@ from bedl.data.unknown import possible_rows
 from bedl.evaluation.report.layout import number
 from bedl.evaluation.tasks import ColumnSummary, Results, Slice
 
-__all__ = ["Sample", "causes", "slices", "summaries"]
-
-
 ROWS = 4_000  # of the sample
 PERMUTED = 1_000  # rows whose columns are permuted
 PREDICTIONS = 40_000  # for the permutations, and as many for the causes

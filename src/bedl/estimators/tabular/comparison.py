@@ -30,8 +30,6 @@ from bedl.evaluation.tasks import Results, concatenate, score
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Comparison", "ResultRows", "compare"]
-
 
 @dataclass(frozen=True)
 class Comparison:

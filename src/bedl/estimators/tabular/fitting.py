@@ -38,19 +38,6 @@ from bedl.estimators.tabular.model import TableCallback, TabularModel
 from bedl.estimators.tabular.predict import EstimatorPredictor, batch_rows, scores_of_encoded
 from bedl.evaluation import tasks
 
-__all__ = [
-    "EncodedTable",
-    "FitRun",
-    "FitSettings",
-    "ReadingSettings",
-    "encode",
-    "fit",
-    "fit_arguments",
-    "split",
-    "target_of",
-]
-
-
 MIN_ROWS = 20  # rows; of fewer none are held out
 NAMES = ("features", "targets")
 ROLES = ("groups", "order", "weight")

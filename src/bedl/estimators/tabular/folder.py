@@ -29,29 +29,6 @@ from bedl.data import TableEncoder
 from bedl.data.columns import check_types
 from bedl.evaluation import tasks
 
-__all__ = [
-    "CARD",
-    "ModelCard",
-    "PAGE",
-    "WEIGHTS",
-    "actual",
-    "card_text",
-    "checksum",
-    "locked",
-    "new_of",
-    "partial_of",
-    "put_in_place",
-    "read_card",
-    "read_json",
-    "check_vacant",
-    "remove",
-    "checksum_of",
-    "write_files",
-    "write_json",
-    "write_model",
-]
-
-
 CARD = "model.json"
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux

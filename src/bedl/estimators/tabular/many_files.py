@@ -18,9 +18,6 @@ from bedl.data import DataError, DataFileNotFoundError
 from bedl.estimators.tabular.folder import CARD, read_json, write_json
 from bedl.estimators.tabular.model import TableCallback, TabularModel, WrittenTable, load
 
-__all__ = ["DONE", "Manifest", "PredictedParts", "is_pattern", "file_stat", "predict_parts", "fingerprint"]
-
-
 DONE = "done.jsonl"
 READ = ("file", "bytes", "time")
 WRITTEN = ("predictions", "bytes of predictions", "time of predictions")

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from bedl.data import TableEncoder
     from bedl.deploy import ExportReport
 
-__all__ = ["TabularModel", "TableCallback", "WrittenTable", "load"]
-
 
 class TableCallback:
     """Is told what happens; override what you need. This one keeps silent.

@@ -25,21 +25,6 @@ if TYPE_CHECKING:
 
     from bedl.estimators.tabular.model import TabularModel
 
-__all__ = [
-    "Predictor",
-    "EstimatorPredictor",
-    "OnnxPredictor",
-    "ROW",
-    "RowOptions",
-    "batch_rows",
-    "check_kept",
-    "predicted_columns",
-    "record_of",
-    "scores_of_encoded",
-    "with_kept",
-]
-
-
 ROW = "row"
 CAUSE = "main cause (→ if typical)"
 

@@ -10,9 +10,6 @@ from bedl.evaluation.report import svg
 from bedl.evaluation.report.layout import card, count, data, number, percent, shorten, table
 from bedl.evaluation.tasks import ColumnSummary, Slice
 
-__all__ = ["columns_section", "slices_section"]
-
-
 BARS = 10  # columns that are drawn
 LISTED = 100
 DRIFT, OUTSIDE = 0.5, 0.05  # standard deviations or total variation, and share of rows, beyond which a column is marked

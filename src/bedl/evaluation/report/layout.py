@@ -17,29 +17,6 @@ from numpy.typing import NDArray
 
 from bedl.evaluation.tasks import Results, meanings
 
-__all__ = [
-    "Cell",
-    "Verdict",
-    "card",
-    "count",
-    "data",
-    "data_uri",
-    "encode",
-    "headline",
-    "histogram_edges",
-    "legend",
-    "most_surprising",
-    "most_uncertain",
-    "number",
-    "percent",
-    "quantile_rows",
-    "shorten",
-    "subsample",
-    "table",
-    "text",
-    "verdict",
-]
-
 
 def text(value: Any, limit: int = 80) -> str:
     """Any value as text that is safe inside HTML, SVG and attributes: escaped, without control characters, shortened.

@@ -33,17 +33,6 @@ from bedl.evaluation.report.pages import Page, page_of
 from bedl.evaluation.report.parts import comparison_section, learning_section, maps_section
 from bedl.evaluation.tasks import Results, ResultsError, meanings, score
 
-__all__ = [
-    "document",
-    "embedded",
-    "of_classes",
-    "of_detection",
-    "of_targets",
-    "preview",
-    "render",
-    "write_report",
-]
-
 
 def document(title: str, about: str, main: str) -> str:
     """A whole page.

@@ -12,18 +12,6 @@ from bedl.evaluation.report import layout, svg
 from bedl.evaluation.report.layout import card, count, data, legend, number, percent, quantile_rows, table, text
 from bedl.evaluation.tasks import Maps, Results, meanings
 
-__all__ = [
-    "KindWords",
-    "comparison_section",
-    "comparison_table",
-    "domains",
-    "kinds",
-    "learning_section",
-    "maps_section",
-    "said_of_parts",
-]
-
-
 BARS = 48  # in all
 GAP = 0.06  # between the two sets of rows, of the width of one
 THREE = (

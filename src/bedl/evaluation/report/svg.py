@@ -17,22 +17,6 @@ from numpy.typing import ArrayLike
 from bedl.evaluation.report.layout import number, shorten, text
 from bedl.evaluation.tasks import ResultsError
 
-__all__ = [
-    "Frame",
-    "band",
-    "bars",
-    "figure",
-    "grid_lines",
-    "heat_map",
-    "line",
-    "scatter",
-    "steps",
-    "tick_labels",
-    "ticks",
-    "whiskers",
-]
-
-
 Format = Callable[[float], str]
 
 WIDTH, HEIGHT = 420, 300

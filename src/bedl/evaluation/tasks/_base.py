@@ -21,27 +21,6 @@ from bedl.evaluation.tasks._sets import prediction_sets, set_threshold
 if TYPE_CHECKING:
     from bedl.evaluation.tasks._results import Results
 
-__all__ = [
-    "DETECTION",
-    "LINKS",
-    "Meaning",
-    "Output",
-    "Quantities",
-    "Task",
-    "UnknownTaskError",
-    "automatic",
-    "detection",
-    "get",
-    "held_out_factors",
-    "meanings",
-    "names",
-    "names_for",
-    "score",
-    "signed_scores",
-    "with_intervals",
-]
-
-
 Quantities = Mapping[str, np.ndarray]
 """What is predicted for some points: the outputs of a task by name, and, where the model can say them exactly,
 ``lower`` and ``upper`` end of the interval, or the classes in a prediction ``set``, ``log_density`` of the observed

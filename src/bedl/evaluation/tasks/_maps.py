@@ -11,9 +11,6 @@ import numpy as np
 from bedl.evaluation.tasks._base import Quantities, get
 from bedl.evaluation.tasks._results import Array, Results, ResultsError
 
-__all__ = ["Maps", "map_results", "place_columns"]
-
-
 SHOWN = 8  # images with maps on a page
 ROWS = 200_000  # places that are scored and plotted; of more, so many are chosen
 

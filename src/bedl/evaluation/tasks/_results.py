@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from bedl._utils.errors import BEDLError
 
-__all__ = ["Array", "ColumnSummary", "Examples", "Hits", "Results", "ResultsError", "Slice", "concatenate"]
-
-
 Array = NDArray[Any]
 
 

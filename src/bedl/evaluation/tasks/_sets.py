@@ -16,9 +16,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["LabelScores", "label_scores", "prediction_sets", "set_threshold", "set_thresholds_by_class"]
-
-
 MIDDLE = 0.5  # of u: sets that are not random, with the same marginal coverage
 LabelScores = Mapping[str, np.ndarray]
 """Of rows held out: ``label``, ``before`` (the probability of the classes before it), ``own`` (its own), ``rank``,

@@ -15,8 +15,6 @@ from bedl.evaluation.metrics._checks import as_labels
 from bedl.evaluation.tasks._base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
 from bedl.evaluation.tasks._results import Array, Hits, Results, ResultsError
 
-__all__ = ["TASK", "Classification", "ClassificationResults"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassificationResults(Results):

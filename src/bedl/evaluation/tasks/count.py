@@ -13,8 +13,6 @@ from bedl.evaluation.tasks._base import Quantities
 from bedl.evaluation.tasks._results import ResultsError
 from bedl.evaluation.tasks.regression import Regression, RegressionResults
 
-__all__ = ["TASK", "Count", "CountResults"]
-
 
 class CountResults(RegressionResults):
     """Predictions of one count: the fields of `RegressionResults`; `pit` is the mid-PIT of a negative binomial."""

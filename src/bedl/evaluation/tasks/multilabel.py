@@ -15,9 +15,6 @@ from bedl.evaluation.tasks._base import DETECTION, NLL, Meaning, Output, Quantit
 from bedl.evaluation.tasks._results import Array, Results, ResultsError
 from bedl.evaluation.tasks.classification import ClassificationResults
 
-__all__ = ["TASK", "Multilabel", "MultilabelResults"]
-
-
 PARTS = ("data", "distributional", "model")
 
 

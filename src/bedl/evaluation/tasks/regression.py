@@ -15,8 +15,6 @@ from bedl.evaluation import metrics
 from bedl.evaluation.tasks._base import DETECTION, NLL, Meaning, Output, Quantities, Task, detection, names_for
 from bedl.evaluation.tasks._results import Array, Hits, Results, ResultsError
 
-__all__ = ["TASK", "Regression", "RegressionResults", "pit"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RegressionResults(Results):

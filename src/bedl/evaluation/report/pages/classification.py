@@ -31,9 +31,6 @@ from bedl.evaluation.report.parts import KindWords, domains, kinds, said_of_part
 from bedl.evaluation.tasks import get
 from bedl.evaluation.tasks.classification import ClassificationResults
 
-__all__ = ["KINDS", "PAGE", "sections", "verdict"]
-
-
 CLASSES_SHOWN = 15  # in the confusion matrix; beyond, its cells hold no number that could be read
 CURVE_POINTS = 400
 MISTAKES = 12

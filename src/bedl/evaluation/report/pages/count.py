@@ -13,9 +13,6 @@ from bedl.evaluation.report.layout import card, count, legend, number, table
 from bedl.evaluation.report.pages import regression
 from bedl.evaluation.tasks.count import CountResults
 
-__all__ = ["PAGE", "sections"]
-
-
 BARS = 30  # at most; larger counts are put together
 ROWS = 20_000  # predictions that are looked at
 

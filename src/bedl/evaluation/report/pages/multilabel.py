@@ -24,9 +24,6 @@ from bedl.evaluation.report.parts import said_of_parts
 from bedl.evaluation.tasks import get, score
 from bedl.evaluation.tasks.multilabel import MultilabelResults
 
-__all__ = ["PAGE", "sections", "verdict"]
-
-
 NAMED = 6  # likely labels of a row that are named
 
 

@@ -31,9 +31,6 @@ from bedl.evaluation.report.parts import KindWords, kinds, said_of_parts
 from bedl.evaluation.tasks import get
 from bedl.evaluation.tasks.regression import RegressionResults, pit
 
-__all__ = ["KINDS", "PAGE", "notes", "sections", "verdict"]
-
-
 FAN = 40  # groups of rows whose mean interval is drawn
 
 KINDS = KindWords("std", "std", "in the target's unit", squared=True)
