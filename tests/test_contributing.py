@@ -47,10 +47,8 @@ def test_an_activation_passes_the_tests_of_its_neighbours(monkeypatch: pytest.Mo
         test_elementwise.test_float32_agrees_with_float64(case)
         test_elementwise.test_gradients(case)
         test_whole_range.test_over_all_of_float32(case)
-        for dtype in (torch.float32, torch.float64):
-            test_elementwise.test_without_variance_it_is_the_plain_function(case, dtype)
-        for value in (0.0, 1.0, -1.0, 3.0):
-            test_elementwise.test_vanishing_variances_have_finite_gradients(case, value)
+        test_elementwise.test_without_variance_it_is_the_plain_function(case)
+        test_elementwise.test_vanishing_variances_have_finite_gradients(case)
 
 
 def test_a_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:

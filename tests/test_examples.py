@@ -57,6 +57,8 @@ SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
     ("text", "mean entropy, two tones: ", (0.35, 1), (0.5, 1)),
     ("lightning_module", "accuracy: ", (0.8, 1), (0.9, 1)),
     ("other_libraries", "^best of 10 points: ", (0.39, 60), (0.39, 60)),
+    ("reinforcement", "bedl: last return ", (-200, 0), (-200, 0)),
+    ("reinforcement", "ensemble: last return ", (-200, 0), (-200, 0)),
     ("serving", "after 3,000 usual rows: ", (0, 0.7), (0, 0.7)),
     ("serving", "after 3,000 far larger rows: ", (0.7, 1), (0.7, 1)),
     ("conformal", "conformal with bedl's std: coverage ", (0.87, 0.93), (0.87, 0.93)),
@@ -64,6 +66,7 @@ SHOWN: list[tuple[str, str, tuple[float, float], tuple[float, float]]] = [
 # What is deprecated in PyTorch and used by a library that an example imports is no matter of the example's.
 WARNINGS = ("-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 SCRIPTS = sorted({name for name, *_ in SHOWN})
+EXPORTS_FOLDS = ("many_files",)  # whose guide runs the same code on a smaller model
 
 
 def test_every_script_is_tested() -> None:
@@ -76,7 +79,9 @@ def test_scripts_are_short(name: str) -> None:
     assert sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines) < 60
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in EXPORTS_FOLDS else []) for name in SCRIPTS]
+)
 def test_a_small_run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # in this process, since importing PyTorch and scikit-learn takes longer than the run; warnings are errors here
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick"])

@@ -21,7 +21,7 @@ def test_every_name_of_the_facade_is_there(name: str) -> None:
     assert name in dir(bedl)
 
 
-@pytest.mark.parametrize("package", [bedl, bedl.data, bedl.deploy], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [bedl, bedl.data, bedl.deploy, bedl.metrics], ids=lambda package: package.__name__)
 def test_names_are_those_of_the_stub(package: ModuleType) -> None:
     """Read line by line, unlike `bedl._utils.imports`: in its order, without the packages, which are attributes."""
     stub = Path(str(package.__file__)).with_suffix(".pyi").read_text()

@@ -202,6 +202,7 @@ def test_a_method_by_name(shelf, tmp_path):
 
 
 # -- export -------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_export_says_what_a_lower_precision_costs(houses, tmp_path):
     words = ["export", houses, "--onnx", tmp_path / "m.onnx", "--precision", "int8"]
     document = json.loads(run(*words, "--json", ok=True).stdout)

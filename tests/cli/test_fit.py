@@ -105,11 +105,11 @@ def test_an_ensemble_is_trained_as_one_run(shelf, tmp_path, monkeypatch):
     ],
 )
 def test_targets_are_repeated_or_have_commas_between_them(tmp_path, named, expected):
-    from bedl.cli.verbs.fit import _targets
+    from bedl.cli.verbs.fit import targets_of
     from bedl.data import open_table
 
     (tmp_path / "t.csv").write_text('a,b,"x,y"\n1,2,3\n')
-    assert _targets(open_table(tmp_path / "t.csv"), named) == expected
+    assert targets_of(open_table(tmp_path / "t.csv"), named) == expected
 
 
 def test_nothing_to_resume(shelf, tmp_path):

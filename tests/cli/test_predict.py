@@ -122,6 +122,7 @@ def test_a_reader_that_has_seen_enough(houses, tmp_path):
         assert process.wait(timeout=60) == 141
 
 
+@pytest.mark.slow
 def test_an_exported_method_with_named_features_takes_a_table(tmp_path):
     import torch
 

@@ -111,7 +111,7 @@ SLOW = {
 }  # fmt: skip
 
 
-QUICK = ("several inputs by name", "tokens", "values of pixels")
+QUICK = ("several inputs by name",)
 
 
 @pytest.mark.parametrize(

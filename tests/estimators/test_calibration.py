@@ -10,11 +10,14 @@ import pytest
 import scipy.optimize
 import torch
 from scipy import stats
+from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 
 from bedl import BEDLClassifier, BEDLRegressor
 from bedl.estimators import load
 from bedl.estimators.calibration import MAX_SCORES, OUTLIER_SHARE, fitted_temperatures, held_out_scores
+from bedl.evaluation import metrics
 from bedl.evaluation.tasks import held_out_factors
 from bedl.heads.predictive import CategoricalPredictive
 
@@ -171,6 +174,36 @@ def test_few_rows_that_are_all_right_are_no_proof() -> None:
     sure, doubtful = (fitted_temperatures(log_p, np.zeros(20, dtype=int), doubt=doubt)[0] for doubt in (0.0, 4.0))
     assert sure < 0.1
     assert 0.4 < doubtful < 0.9
+
+
+def test_the_bound_on_all_evidence_is_corrected_by_one_temperature() -> None:
+    """No p exceeds 0.3 under it, of ten classes that are told by 97 %; the order of scores stays, and so does AUROC."""
+    X, y = load_digits(return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X, y, test_size=0.3, random_state=1, stratify=y)
+    settings = {**QUICK, "method": "bedl+reg", "epochs": 60, "early_stopping": "auto"}
+    model = BEDLClassifier(**settings).fit(X, y)
+    p, (known, unknown) = model.predict_proba(X_test), model.temperatures_
+    assert known == unknown < 0.5
+    assert metrics.ece(y_test, p) < 0.03
+    model.temperatures_ = None
+    raw = model.predict_proba(X_test)
+    assert metrics.ece(y_test, raw) > 0.6
+    np.testing.assert_array_equal(raw.argmax(1), p.argmax(1))
+    np.testing.assert_allclose(p, raw ** (1 / known) / (raw ** (1 / known)).sum(1, keepdims=True), rtol=1e-4, atol=1e-6)
+    assert BEDLClassifier(**{**settings, "epochs": 1}, temperature_scaling=False).fit(X, y).temperatures_ is None
+
+
+def test_temperature_scaling_says_what_it_cannot_do() -> None:
+    X, y = rows(80, 0)[0], np.arange(80) % 2
+    for wrong, said in (
+        ({"method": "stack"}, "calibrate"),
+        ({"method": "nngp"}, "calibrate"),
+        ({"temperature_scaling": 3}, "temperature_scaling is"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            BEDLClassifier(**{**QUICK, "early_stopping": "auto", "temperature_scaling": True, **wrong}).fit(X, y)
+    with pytest.raises(ValueError, match="one label"):
+        BEDLClassifier(**QUICK, temperature_scaling=True).fit(X, np.stack([y, 1 - y], 1))
 
 
 def test_a_classifier_is_calibrated_and_its_parts_add_up(tmp_path: Path) -> None:

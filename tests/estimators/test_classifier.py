@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import scipy.stats
 from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_score
 
 from bedl.estimators import BEDLClassifier, BEDLRegressor
 from tests.estimators.problems import QUICK, labels, table
@@ -116,6 +117,33 @@ def test_wrong_parameters_name_the_remedy(wrong: dict, error: type, complaint: s
     X, y = labels(30)
     with pytest.raises(error, match=complaint):
         BEDLClassifier(**{**QUICK, **wrong}).fit(X, y)
+
+
+def test_decision_function_ranks_as_probabilities_do() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 2))
+    two, three = (X[:, 0] > 0).astype(int), np.digitize(X[:, 0], [-0.5, 0.5])
+    for y, columns in ((two, None), (three, 3), (np.stack([two, X[:, 1] > 0], 1).astype(int), 2)):
+        model = BEDLClassifier(method="bedl", epochs=10, random_state=0, device="cpu").fit(X, y)
+        found, p = model.decision_function(X), model.predict_proba(X)
+        assert found.shape == ((120,) if columns is None else (120, columns))
+        expected = np.log(p) if columns == 3 else np.log(p / (1 - p))
+        np.testing.assert_allclose(found, expected[:, 1] if columns is None else expected, rtol=1e-4, atol=1e-5)
+    binary = BEDLClassifier(method="bedl", epochs=10, random_state=0, device="cpu")
+    scores = cross_val_score(binary, X, two, scoring="roc_auc", cv=3)
+    assert (scores > 0.9).all()
+
+
+def test_names_of_features_are_those_of_the_encoding() -> None:
+    X = pd.DataFrame({"size": np.arange(40.0), "kind": ["a", "b"] * 20})
+    y = X["kind"] == "a"
+    model = BEDLClassifier(method="bedl", epochs=1, device="cpu")
+    mixed = model.fit(X, y).get_feature_names_out()
+    assert len(mixed) == model.encoder_.possible_rows(np.zeros((1, len(mixed))), 1).shape[-1]
+    assert mixed[0] == "size"
+    assert all("kind" in name for name in mixed[1:])
+    assert model.fit(X[["size"]], y).get_feature_names_out().tolist() == ["size"]
+    assert model.fit(X[["size"]].to_numpy(), y).get_feature_names_out().tolist() == ["x0"]
 
 
 def test_one_class_is_refused() -> None:

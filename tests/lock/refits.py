@@ -14,7 +14,7 @@ from bedl.methods import registry
 
 # Minutes each, or hundreds of steps, which processors round apart; their own tests hold them to reference figures.
 LEFT_OUT = {
-    "hmc", "conv-gp", "resnet-gp", "residual-cnn-gp", "convnet-gp", "neural-process/classification"
+    "hmc", "conv-gp", "resnet-gp", "residual-cnn-gp", "convnet-gp", "neural-process/classification", "distilled"
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from tests.nn.architectures import ARCHITECTURES, build, output
 
 pytestmark = pytest.mark.arch
 
+SLOW_TO_GUESS = ("transformers ResNet", "monai DenseNet", "monai UNet")
 REFUSED = {"Fourier transform"}  # which asks something that a random value cannot answer
 BIG = {"monai SwinUNETR", "monai ResNet"}
 NETS = [pytest.param(name, marks=[pytest.mark.slow] * (name in BIG)) for name in ARCHITECTURES if name not in REFUSED]
@@ -52,7 +53,9 @@ def test_trains(name):
     assert sum(p.grad is not None for p in net.parameters()) > 0.8 * sum(1 for _ in net.parameters())
 
 
-@pytest.mark.parametrize("name", ["transformers ResNet", "transformers ViT", "monai DenseNet", "monai UNet"])
+@pytest.mark.parametrize(
+    "name", ["transformers ViT", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TO_GUESS)]
+)
 def test_guessed_input(name):
     net, _ = built(name)
     assert bedl.check(net).ok

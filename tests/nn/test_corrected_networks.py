@@ -125,6 +125,7 @@ def assert_same(a, b):
     torch.testing.assert_close(a.variance, b.variance, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_corrected_network_is_captured_whole_and_trains():
     torch._dynamo.reset()
     net, x = correct_variances(make("flattened"), images(20), draws=20), images(4)
@@ -136,6 +137,7 @@ def test_a_corrected_network_is_captured_whole_and_trains():
     torch.testing.assert_close(net[5].weight_mean.grad, twin[5].weight_mean.grad, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_corrected_network_as_onnx(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -144,6 +144,7 @@ def test_convolutions_under_vmap(channels):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_frozen_compiles():
     net, x = small_net(), torch.randn(2, 1, 8, 8)
     expected = net(x)

@@ -246,7 +246,7 @@ DDP = """
 """
 
 
-@pytest.mark.parametrize("find_unused", [False, True])
+@pytest.mark.parametrize("find_unused", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ddp_gives_the_gradients_of_one_process(tmp_path, find_unused):
     script = tmp_path / "ddp.py"
     script.write_text(textwrap.dedent(DDP))

@@ -3,15 +3,24 @@
 import pytest
 
 from bedl.evaluation.report import write_report
+from bedl.evaluation.tasks import ColumnSummary, Slice
 from tests.report import browser
 from tests.report.data import classification, nasty_classification, nasty_regression, regression
 from tests.report.test_parts import decode_screenshot
 
 pytestmark = pytest.mark.skipif(bool(browser.MISSING), reason=f"{browser.MISSING} not found: pages are not tested")
 
+COLUMNS = [
+    ColumnSummary(
+        f"{'a long name of a ' if i % 2 else ''}column {i}", 0.5 / (i + 1), 0.05, 0.1 * i, "1.2 ± 3.4", 0.02 * i
+    )
+    for i in range(12)
+]
+SLICES = [Slice("colour", f"a colour of some length {i}", 50 + i, 0.7 + 0.02 * i, 0.9, 0.04) for i in range(10)]
 RESULTS = {
     "targets": lambda: regression(300),
     "classes": lambda: classification(300, 10),
+    "two": lambda: classification(300, 2, columns=COLUMNS, slices=SLICES),
     "nasty-targets": nasty_regression,
     "nasty-classes": nasty_classification,
 }
@@ -53,6 +62,22 @@ def test_page_opens_cleanly_and_fits(chromium, pages, name, width):
         return labels.slice(1).filter((box, i) => box.left < labels[i].right + 1).map(() => plot.ariaLabel);
     })"""
     assert chromium.run(touching) == []
+
+
+def test_the_threshold_moves_points_on_both_curves(chromium, pages):
+    chromium.open(pages["two"])
+    state = """(() => { const part = document.querySelector('input[data-steps]').closest('section');
+        return [part.querySelector('output').textContent, ...[...part.querySelectorAll('.moved')].map(m =>
+            [m.getAttribute('cx'), m.getAttribute('cy')].map(Number))]; })()"""
+    before = chromium.run(state)
+    assert before[0].startswith("Threshold 0.")
+    chromium.run("""(() => { const input = document.querySelector('input[data-steps]');
+        input.value = input.max; input.dispatchEvent(new Event('input')); return input.hidden; })()""")
+    said, roc, precision = chromium.run(state)
+    assert said != before[0]
+    assert "recall 100.0" in said
+    assert roc[1] == pytest.approx(30)  # the top of both frames is a recall of 1, or its right end
+    assert precision[0] == pytest.approx(396)
 
 
 def test_text_from_data_is_seen_as_text(chromium, pages):

@@ -27,13 +27,13 @@ def test_agrees_with_quadrature(case):
 
 
 @each_case
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_variance_it_is_the_plain_function(case, dtype):
-    loc = torch.cat([torch.linspace(-50, 50, 401), torch.tensor([0.0, -0.0, 1e-30, -1e-30, 1e-6, -1e-6])]).to(dtype)
-    y = case.function(Moments(loc, 0.0))
-    plain = case.function(loc)
-    assert torch.equal(y.loc, plain)
-    assert torch.equal(y.variance, torch.zeros_like(plain))
+def test_without_variance_it_is_the_plain_function(case):
+    for dtype in (torch.float32, torch.float64):
+        loc = torch.cat([torch.linspace(-50, 50, 401), torch.tensor([0.0, -0.0, 1e-30, -1e-30, 1e-6, -1e-6])]).to(dtype)
+        y = case.function(Moments(loc, 0.0))
+        plain = case.function(loc)
+        assert torch.equal(y.loc, plain), dtype
+        assert torch.equal(y.variance, torch.zeros_like(plain)), dtype
 
 
 @each_case
@@ -54,11 +54,10 @@ def test_extremes_in_float32(case):
 
 
 @each_case
-@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 3.0])
-def test_vanishing_variances_have_finite_gradients(case, value):
+def test_vanishing_variances_have_finite_gradients(case):
     """Behind a Gaussian layer a black pixel has mean 0 and variance 0 exactly; behind two, nearly."""
-    logvar = torch.tensor([-300.0, -80.0, -60.0, -40.0, -20.0, -9.0], requires_grad=True)
-    loc = torch.full((6,), value, requires_grad=True)
+    logvar = torch.tensor([-300.0, -80.0, -60.0, -40.0, -20.0, -9.0]).repeat(4).requires_grad_()
+    loc = torch.tensor([0.0, 1.0, -1.0, 3.0]).repeat_interleave(6).requires_grad_()
     y = case.function(Moments(loc, logvar.exp()))
     (y.loc.sum() + y.variance.sum()).backward()
     assert torch.isfinite(y.variance).all()

@@ -79,13 +79,14 @@ def test_over_all_of_float32(case):
 
 
 @pytest.mark.parametrize("name", ["hardswish", "silu", "mish", "gelu", "gelu tanh", "softplus", "softplus 2"])
-@pytest.mark.parametrize("loc", [1e3, 1e6, 1e12, 1e30])
-def test_far_above_zero_it_is_the_input(name, loc):
+def test_far_above_zero_it_is_the_input(name):
     """A step of σ is lost beside such a mean, so that quadrature would see the rounding."""
     (case,) = (case for case in CASES if case.name == name)
-    for variance in (1e-6, 1.0, 100.0):
-        y = case.function(Moments(torch.tensor([loc]), variance))
-        torch.testing.assert_close(y.loc, torch.tensor([loc]))
-        torch.testing.assert_close(y.variance, torch.tensor([variance]))
-        y = case.function(Moments(torch.tensor([-loc]), variance))
-        assert y.loc.abs().item() == y.variance.item() == 0
+    loc = torch.tensor([1e3, 1e6, 1e12, 1e30]).repeat_interleave(3)
+    variance = torch.tensor([1e-6, 1.0, 100.0]).repeat(4)
+    y = case.function(Moments(loc, variance))
+    torch.testing.assert_close(y.loc, loc)
+    torch.testing.assert_close(y.variance, variance)
+    y = case.function(Moments(-loc, variance))
+    assert not y.loc.any()
+    assert not y.variance.any()

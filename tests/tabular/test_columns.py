@@ -52,6 +52,7 @@ def test_drift_of_numbers_booleans_and_categories() -> None:
     assert (b.drift, b.outside) == (pytest.approx(0.5), pytest.approx(0.1))
     assert (c.drift, c.outside) == (0.0, 0.0)
     assert owned.drift == pytest.approx(1.0)  # half a unit, of a standard deviation of one half
+    assert [b.values, owned.values, colour.values] == ["0.5 ± 1.5", "1 ± 0", "blue 75%, not in training 25%"]
     assert (colour.drift, colour.outside) == (pytest.approx(0.5), 0.25)  # 50, 50, 0 % and 75, 0, 25 %
 
 

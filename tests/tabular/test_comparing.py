@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
+from sklearn.base import clone
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import bedl
 from bedl import BEDLRegressor
 from bedl._utils.errors import ModelFileError
 from bedl.cli.console import print_comparison
-from bedl.estimators.inputs import held_out
+from bedl.estimators.committee import default_members
+from bedl.estimators.inputs import cut_in_folds, held_out
+from bedl.estimators.tabular import comparison
+from bedl.estimators.tabular.baselines import Baseline
 from bedl.estimators.tabular.comparison import Comparison
 from bedl.evaluation.report.parts import comparison_section
-from bedl.methods import Method, register, registry
+from bedl.methods import Method, Problem, register, registry
 from tests.cli.verbs import run
 
 QUICK = {"epochs": 2, "device": "cpu", "hidden": (8,)}
@@ -86,7 +92,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
     first = bedl.compare(numbers(), "y", ["deterministic"], splits=1, out=place, **QUICK)
     fits: list[str] = []
     whole = BEDLRegressor.fit
-    monkeypatch.setattr(BEDLRegressor, "fit", lambda self, *a: (fits.append(self.method), whole(self, *a))[1])
+    monkeypatch.setattr(BEDLRegressor, "fit", lambda self, *a, **k: (fits.append(self.method), whole(self, *a, **k))[1])
     more = bedl.compare(numbers(), "y", ["deterministic", "laplace"], splits=2, out=place, **QUICK)
     assert sorted(fits[:3]) == ["deterministic", "laplace", "laplace"]  # and perhaps the best, for the page
     assert more.rows[0] == first.rows[0]
@@ -113,6 +119,81 @@ def test_a_method_that_fails_does_not_end_the_comparison() -> None:
     assert [row.get("error") for row in found.summary()] == [None, "ZeroDivisionError: out of luck"]
 
 
+def test_standard_errors_of_differences_know_that_splits_share_rows() -> None:
+    scores = {"one": [1.0, 2.0, 3.0], "other": [1.4, 2.0, 3.2]}
+    rows: list[dict[str, Any]] = [{"method": name, "split": split, "nll": value}
+                                  for name, values in scores.items() for split, value in enumerate(values)]  # fmt: skip
+    gaps = np.array([0.4, 0.0, 0.2])
+    for holdout in (0.0, 0.2):
+        _, row = Comparison("t.csv", "y", "regression", rows, holdout=holdout).summary()
+        assert row["difference"] == pytest.approx(0.2)
+        assert row["difference_se"] == pytest.approx(np.sqrt((1 / 3 + holdout / (1 - holdout)) * gaps.var(ddof=1)))
+
+
+def test_baselines_are_scikit_learn_with_out_of_fold_noise() -> None:
+    frame = numbers()
+    x, y = frame[["a", "b"]].to_numpy(), frame["y"].to_numpy()
+    model = Baseline("linear", "regression", seed=0).fit(x, y[:, None])
+    prediction = model.predict_dist(x[:5])
+    reference = default_members("regression", 80, 1)[-1]
+    np.testing.assert_allclose(prediction.mean[:, 0], clone(reference).fit(x, y).predict(x[:5]), rtol=1e-8)
+    fold = cut_in_folds(80, 5, 0)
+    residual = y - cross_val_predict(reference, x, y, cv=PredefinedSplit(fold))
+    np.testing.assert_allclose(prediction.std[:, 0], np.sqrt(np.mean(residual**2)), rtol=1e-8)
+    lower, upper = model.interval_of(model.predict_dist(x), 0.9)
+    inside = (lower[:, 0].numpy() <= y) & (y <= upper[:, 0].numpy())
+    assert 0.85 <= inside.mean() <= 0.97
+    labels = (y > 0).astype(int)
+    p = Baseline("linear", "classification", seed=0).fit(x, labels).predict_dist(x).probabilities.numpy()
+    np.testing.assert_allclose(p.sum(1), 1, rtol=1e-9)
+    assert (p.argmax(1) == labels).mean() > 0.95
+
+
+def test_what_auto_stands_for_is_trained_once() -> None:
+    meant = registry.resolve("auto", Problem("regression", 1, (2,)))[0]
+    found = bedl.compare(numbers(), "y", ["auto", meant], splits=1, **QUICK)
+    assert [row["method"] for row in found.rows] == ["auto"]
+    assert "is what 'auto' stands for" in found.refused[meant]
+
+
+def test_groups_and_periods_are_held_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = numbers().assign(who=np.repeat(np.arange(20), 4), day=np.arange(80.0)[::-1], w=1.0)
+    cuts: list[tuple[np.ndarray, np.ndarray]] = []
+    whole = comparison._Trial._split
+    monkeypatch.setattr(comparison._Trial, "_split", lambda self, k: (cuts.append(whole(self, k)), cuts[-1])[1])
+    bedl.compare(frame, "y", ["linear"], splits=2, group="who", weight="w", ignore=["day"])
+    for kept, out in cuts[:2]:
+        assert not set(frame["who"][kept]) & set(frame["who"][out])
+        assert len(out) >= 12
+    cuts.clear()
+    bedl.compare(frame, "y", ["linear"], splits=2, time="day", holdout=0.2, ignore=["who", "w"])
+    for number, (kept, out) in enumerate(cuts[:2]):
+        np.testing.assert_array_equal(np.sort(frame["day"][out]), np.arange(80 - 16 * (number + 1), 80 - 16 * number))
+        assert frame["day"][kept].max() < frame["day"][out].min()
+    with pytest.raises(ValueError, match="Ask for fewer"):
+        bedl.compare(frame, "y", ["linear"], splits=5, time="day")
+    with pytest.raises(TypeError, match="no argument 'ignored'"):
+        bedl.compare(frame, "y", ["linear"], ignored=["day"])
+
+
+def test_the_default_list_ends_in_a_command_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = table()
+    frame.loc[:5, "y"] = np.nan
+    frame.loc[6:9, "a"] = -999
+    frame.to_csv("with space.csv", index=False)
+    words = ("compare", "with space.csv", "--target", "y", "--epochs", 2, "--splits", 1, "--hidden", 8)
+    refused = run(*words, ok=False)
+    assert "--drop-missing-target" in refused.stderr
+    said = run(*words, "--drop-missing-target", "--na-values", -999, "--ignore", "kind", ok=True)
+    names = {line.split()[0] for line in said.stdout.splitlines()[2:]}
+    assert names >= {"auto", "ensemble", "bedl", "linear", "extra-trees", "boosting"}
+    assert "is for" not in said.stderr
+    command = shlex.split(said.stderr.strip().splitlines()[-1])
+    assert command[:2] == ["bedl", "fit"]
+    run(*command[1:], "--epochs", 2, ok=True)
+
+
 def test_the_command_line(tmp_path: Path) -> None:
     file, page = tmp_path / "table.csv", tmp_path / "page.html"
     numbers().to_csv(file, index=False)
@@ -127,5 +208,6 @@ def test_the_command_line(tmp_path: Path) -> None:
     again = json.loads(run(*words, "--hidden", 8, "--out", tmp_path / "kept", "--json", ok=True).stdout)
     assert again["best"] == "deterministic"
     assert again["rows"][0]["rmse"] > 0
+    assert again["summary"][0]["splits"] == 1
     refused = run("compare", file, "--target", "y", "--methods", "determinist", ok=False)
     assert "did you mean 'deterministic'" in refused.stderr

@@ -73,6 +73,7 @@ def test_a_table_of_counts_is_learned_scored_and_shown(place):
         tabular.fit(frame.assign(visits=frame["visits"] + 0.5), "visits", likelihood="count")
 
 
+@pytest.mark.slow
 def test_the_command_line_and_onnx_say_the_same(place):
     pytest.importorskip("onnxruntime")
     run("export", place / "m", "--onnx", place / "m.onnx", ok=True)

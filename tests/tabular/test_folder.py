@@ -94,7 +94,7 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("in_one_step", [True, False])
+@pytest.mark.parametrize("in_one_step", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_reader_sees_the_old_model_or_the_new_one(model, tmp_path, monkeypatch, in_one_step):
     if not in_one_step:
         monkeypatch.setattr(places, "_exchanged", lambda one, other: False)

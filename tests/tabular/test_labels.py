@@ -72,6 +72,7 @@ def test_a_table_of_answers_is_learned_scored_and_shown(place):
     assert "cannot be computed" in model.report(frame[["x", "z"]], place / "bare.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_line_and_onnx_say_the_same(place):
     pytest.importorskip("onnxruntime")
     run("export", place / "m", "--onnx", place / "m.onnx", ok=True)

@@ -90,6 +90,7 @@ def test_the_same_as_the_command_line(tmp_path):
     pandas.testing.assert_frame_equal(*frames)
 
 
+@pytest.mark.slow
 def test_an_exported_model_takes_the_same_frames_and_is_not_exported_again(model, tmp_path):
     report = model.export(tmp_path / "m.onnx")
     assert report.task == "regression"

@@ -99,6 +99,13 @@ def test_a_record_is_made_of_the_same_numbers_as_the_columns():
 @pytest.mark.parametrize("make", [regression, classification])
 def test_every_score_has_a_meaning(make):
     results = make()
+    if results.task == "classification":
+        results = dataclasses.replace(results, sets=results.probabilities > 0.1)
+        labels = results.observed[results.labelled]
+        sizes = results.sets[results.labelled].sum(1)
+        assert tasks.score(results)["set_size"] == pytest.approx(sizes.mean())
+        held = results.probabilities[results.labelled, labels] > 0.1
+        assert tasks.score(results)["set_coverage"] == pytest.approx(held.mean())
     found = tasks.score(results)
     assert list(found)
     assert set(found) == set(tasks.get(results.task).meanings)

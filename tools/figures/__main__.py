@@ -128,7 +128,7 @@ def planes() -> dict[str, str]:
                 f'text-anchor="middle" fill="{theme.text}">{name}</text>'
                 f'<image width="{SIDE}" height="{SIDE}" href="{maps[part]}"/><use href="#dots"/></g>'
             )
-        label = "Uncertainty of a classifier around two moons: noise lies between them, the rest off the data"
+        label = "Uncertainty of a classifier around two moons: every component grows away from the data"
         pictures[theme.name] = _svg(4 * SIDE + 44, SIDE + 32, theme, "".join(marks), label)
     return pictures
 

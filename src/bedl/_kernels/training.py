@@ -19,7 +19,6 @@ from torch import Tensor
 from bedl._kernels import inference
 
 MAX_SIZE = 8  # numbers that a column is embedded in
-MAX_NODES = 64  # of a race
 
 
 def _library() -> Any:
@@ -195,7 +194,7 @@ def dirichlet_loss(
         y: classes. shape: (R, n), int64
         weight: of the points. shape: (R, n)
         strengths: of Known, log(N / observations), of Unknown. shape: (R, 3)
-        nodes: of the race, at most `MAX_NODES`.
+        nodes: of the race, at most `inference.MAX_NODES`.
         mixture: as for the kernel `log_survival_and_density`.
         curves: of the expected divergence, see `bedl.heads.integrals.kl`.
         by_loc, by_variance: results. shape: (R, n + copies, C)

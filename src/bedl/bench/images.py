@@ -28,6 +28,7 @@ OF_AUTHORS = (
     "scored with the test parts of OOD sets, scaled like the in-domain images; the code has the training parts",
 )
 WIDE = ("cifar-1-5",)
+AS_TRAINED = {"early_stopping": False, "temperature_scaling": False}
 UNSTATED = "the batch size is not stated: {}"
 RISES = "the rate rises in the first twentieth of the steps: wide networks with Gaussian weights need that"
 MIXED = "products round their operands to bfloat16 while learning, as this processor has instructions for it"
@@ -106,7 +107,7 @@ def network_setup(
             asked["method_options"], said = {"samples": FEWER_DRAWS}, (FEWER, *said)
         return Setup({**asked, **precision}, said)
     if preset == "authors":
-        more = {"batch_size": 100, "learning_rate": 1e-3, "schedule": "constant", "early_stopping": False}
+        more = {"batch_size": 100, "learning_rate": 1e-3, "schedule": "constant", **AS_TRAINED}
         options = authors_options(method, samples=True)
         epochs = EPOCHS_OF_AUTHORS[dataset] if epochs is None else epochs
         estimator = {"method": method, "epochs": epochs, **more, **precision, "method_options": options}
@@ -117,7 +118,7 @@ def network_setup(
     rises = colour and not notebook
     common = {
         "epochs": epochs, "batch_size": size, "learning_rate": 1e-3, "schedule": "warmup" if rises else "constant",
-        "early_stopping": False,
+        **AS_TRAINED,
     }  # fmt: skip
     own: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         "bedl": ({}, (START,)),

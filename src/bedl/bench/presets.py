@@ -24,6 +24,7 @@ import torch
 from bedl.bench.benchmark import BOTH, Preset, Published
 
 WIDE = {"protein": 100}
+OF_CLASSES = ("blobs", "classes")
 BATCHES = {"boston": 64, "energy": 8, "concrete": 16, "wine": 128, "wine-distinct": 128, "kin8nm": 32}
 CLIPPED = "gradients are clipped at norm 1"
 DROPOUT = {  # rate, precision of the targets' noise, and the targets' variance
@@ -73,7 +74,9 @@ def setup(preset: Preset, method: str, dataset: str, n: int) -> Setup:
     """
     if preset == "best":
         return Setup({"method": method})
-    net = {"method": method, "hidden_layers": (WIDE.get(dataset, 50),)}
+    net: dict[str, Any] = {"method": method, "hidden_layers": (WIDE.get(dataset, 50),)}
+    if dataset in OF_CLASSES:
+        net["temperature_scaling"] = False
     if method == "mc-dropout" and dataset.removesuffix("-distinct") in DROPOUT:
         return Setup({**net, **_dropout_of(dataset)}, SEARCHED)
     if method in _OWN:

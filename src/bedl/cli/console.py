@@ -177,24 +177,20 @@ def say_failures(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def print_comparison(found: Comparison) -> None:
-    """The summary as a table on stdout; what is not in it, and why, on stderr."""
+    """The summary as a table on stdout; what is not in it, and why, and which is the best, on stderr."""
     from rich.console import Console
     from rich.table import Table as Grid
 
-    from bedl.estimators.tabular.comparison import TIMES
-    from bedl.evaluation.tasks import meanings
+    from bedl.evaluation.report.parts import comparison_table
 
-    known, names = meanings(), found.scores
+    head, rows = comparison_table(found.to_dict())
     table = Grid(title=f"{found.target} of {found.data}, {found.task}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for label in [*(known[name].label for name in names), "fit, s", "1,000 rows, s"]:
+    table.add_column(head[0], no_wrap=True)
+    for label in head[1:]:
         table.add_column(label, justify="right")
-    for row in found.summary():
-        table.add_row(row["method"], *(_cell(row, name, known[name].share) for name in names),
-                      *(_cell({name: row.get(name)}, name, False) for name in TIMES))  # fmt: skip
-    if found.constant:
-        table.add_row("constant baseline", *(_cell(found.constant, name, known[name].share) for name in names), "", "")
-    Console(highlight=False).print(table)
+    for name, cells in rows:
+        table.add_row(name, *(f"{shown} ± {error}" if error else shown for shown, error in cells))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
     for name, why in found.refused.items():
         say(f"  - {name}: {why}")
     for row in found.summary():
@@ -203,18 +199,6 @@ def print_comparison(found: Comparison) -> None:
     if found.best is not None:
         ties = f", tied with {', '.join(found.tied)} (within a standard error of the difference)" if found.tied else ""
         say(f"Lowest negative log-likelihood: {found.best}{ties}.")
-        say(f"To train it: bedl fit {found.data} --method {found.best}")
-
-
-def _cell(row: dict[str, Any], name: str, share: bool) -> str:
-    from bedl.evaluation.report.layout import number, percent
-
-    value = row.get(name)
-    if value is None or not math.isfinite(value):
-        return "–"
-    shown = percent(value) if share else number(value, 3)
-    error = row.get(f"{name}_se")
-    return shown if not error else f"{shown} ± {percent(error) if share else number(error, 1)}"
 
 
 # What the words of options mean.

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 __all__ = [
     "DEBUG",
-    "Categorical",
     "Coverage",
     "Data",
-    "DateOrder",
     "Debug",
-    "Decimal",
-    "DropMissingTarget",
     "Encoding",
     "Extra",
     "Foreign",
-    "Group",
-    "Ignore",
     "Json",
     "Model",
-    "NaValues",
     "Ood",
     "Overwrite",
     "Root",
     "Target",
-    "Time",
     "Unknown",
-    "Weight",
+    "with_reading",
 ]
 
 
@@ -76,36 +71,6 @@ Target = Annotated[
         help="The column to predict; several columns of 0 and 1, or yes and no, with commas or repeated.",
     ),
 ]
-Ignore = Annotated[
-    list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
-]
-Categorical = Annotated[
-    list[str] | None,
-    typer.Option("--categorical", metavar="COLUMN", help="Numbers that are labels; may be repeated."),
-]
-Decimal = Annotated[
-    Literal["auto", ".", ","],
-    typer.Option("--decimal", help="Decimal separator; auto detects it, with an error if ambiguous."),
-]
-DateOrder = Annotated[
-    Literal["auto", "dmy", "mdy"],
-    typer.Option("--date-order", help="Whether day or month comes first; auto detects it, with an error if ambiguous."),
-]
-NaValues = Annotated[
-    list[str] | None,
-    typer.Option("--na-values", metavar="VALUE", help="A marker of missing values, such as -999; may be repeated."),
-]
-DropMissingTarget = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        "--group", metavar="COLUMN", help="Group of a row, such as a patient; groups are held out as a whole."
-    ),
-]
-Time = Annotated[
-    str | None, typer.Option("--time", metavar="COLUMN", help="Time of a row; the latest rows are held out.")
-]
-Weight = Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="Sample weights.")]
 Extra = Annotated[
     Literal["error", "ignore"], typer.Option("--extra", help="Columns that are not in the training table.")
 ]
@@ -127,3 +92,78 @@ Root = Annotated[
     Path | None,
     typer.Option("--root", metavar="FOLDER", help="Where data sets are; $BEDL_DATA, else ~/.cache/bedl, by default."),
 ]
+
+
+# How a table is read: what `fit` and `compare` share, and hand on as one.
+
+
+def _task(name: str) -> str:
+    from bedl.evaluation import tasks
+
+    known = ["auto", *tasks.names()]
+    if name not in known:
+        raise typer.BadParameter(f"one of {', '.join(known)}, not {name!r}")
+    return name
+
+
+def _reading(
+    task: Annotated[
+        str, typer.Option("--task", callback=_task, help="What the target is: auto, regression, classification, …")
+    ] = "auto",
+    likelihood: Annotated[
+        Literal["normal", "log-normal", "logit-normal", "count"] | None,
+        typer.Option("--likelihood", help="Likelihood of a numeric target.", show_default="chosen out of fold"),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Leave a column out; may be repeated.")
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option("--categorical", metavar="COLUMN", help="Numbers that are labels; may be repeated."),
+    ] = None,
+    decimal: Annotated[
+        Literal["auto", ".", ","],
+        typer.Option("--decimal", help="Decimal separator; auto detects it, with an error if ambiguous."),
+    ] = "auto",
+    date_order: Annotated[
+        Literal["auto", "dmy", "mdy"],
+        typer.Option(
+            "--date-order", help="Whether day or month comes first; auto detects it, with an error if ambiguous."
+        ),
+    ] = "auto",
+    na_values: Annotated[
+        list[str] | None,
+        typer.Option("--na-values", metavar="VALUE", help="A marker of missing values, such as -999; may be repeated."),
+    ] = None,
+    drop_missing_target: Annotated[
+        bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", metavar="COLUMN", help="Group of a row, such as a patient; groups are held out as a whole."
+        ),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="COLUMN", help="Time of a row; the latest rows are held out.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="Sample weights.")] = None,
+) -> None:
+    pass
+
+
+def with_reading(verb: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: a verb's parameter ``reading`` becomes the options that say how a table is read, one for each."""
+    shared = inspect.signature(_reading, eval_str=True).parameters
+    own = inspect.signature(verb, eval_str=True).parameters
+
+    @functools.wraps(verb)
+    def called(**given: Any) -> None:
+        reading = {name: given.pop(name) for name in shared}
+        repeated = ("ignore", "categorical", "na_values")
+        verb(**given, reading={name: (value or ()) if name in repeated else value for name, value in reading.items()})
+
+    parameters = [p for name in own for p in (shared.values() if name == "reading" else [own[name]])]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {p.name: p.annotation for p in parameters}
+    return called

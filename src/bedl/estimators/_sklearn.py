@@ -8,6 +8,7 @@ with gc_paused(), deferred_import("pandas", "scipy.special", "scipy.stats"):  # 
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
     from sklearn.utils.validation import (
         _check_feature_names,
+        _check_feature_names_in,
         _check_n_features,
         _check_sample_weight,
         _check_y,
@@ -18,7 +19,7 @@ with gc_paused(), deferred_import("pandas", "scipy.special", "scipy.stats"):  # 
     )
 
 __all__ = [
-    "BaseEstimator", "ClassifierMixin", "RegressorMixin", "_check_feature_names", "_check_n_features",
-    "_check_sample_weight", "_check_y", "check_classification_targets", "check_consistent_length", "check_is_fitted",
-    "column_or_1d", "compute_sample_weight", "type_of_target", "validate_data",
+    "BaseEstimator", "ClassifierMixin", "RegressorMixin", "_check_feature_names", "_check_feature_names_in",
+    "_check_n_features", "_check_sample_weight", "_check_y", "check_classification_targets", "check_consistent_length",
+    "check_is_fitted", "column_or_1d", "compute_sample_weight", "type_of_target", "validate_data",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from bedl.deploy.wrappers import InUnits
 from bedl.estimators import storage
 from bedl.estimators._sklearn import (
     BaseEstimator,
+    _check_feature_names_in,
     _check_sample_weight,
     check_consistent_length,
     check_is_fitted,
@@ -333,6 +334,7 @@ class Building(Portable, BaseEstimator):
         return resolve_config(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
             self.learning_rate, None if wanted is None else wanted(n), table=len(self.input_shape_) == 1,
+            tempered=self._tempered(),
         )  # fmt: skip
 
     def _seed(self) -> int:
@@ -417,10 +419,14 @@ class Building(Portable, BaseEstimator):
         points.scaled = True  # by the first call, whatever later ones bring
         return points
 
+    def _tempered(self) -> bool:
+        """Whether points are held out for a temperature."""
+        return False
+
     def _set_aside(
         self, points: Points, plan: TrainingConfig, seed: int, related: Related
     ) -> tuple[Points, Points | None]:
-        """Points to learn from, and those that decide how bold predictions are, if the method wants some."""
+        """Points to learn from, and those that decide on a temperature, if it is wanted."""
         if not plan.n_calibration:
             return points, None
         kept, out = held_out(
@@ -431,7 +437,7 @@ class Building(Portable, BaseEstimator):
         return part, points.subset(out) if len(out) else None
 
     def _calibrate(self, points: Points) -> None:
-        """Let points that were set aside decide how bold predictions are."""
+        """Fit the temperature to points that were set aside."""
         raise NotImplementedError
 
     def _calibrate_by(self, committee: Any, fresh: Points) -> None:
@@ -442,12 +448,17 @@ class Building(Portable, BaseEstimator):
         raise NotImplementedError
 
     def _parts(
-        self, points: Points, plan: TrainingConfig, seed: int, related: Related | None = None
+        self,
+        points: Points,
+        plan: TrainingConfig,
+        seed: int,
+        related: Related | None = None,
+        aside: Points | None = None,
     ) -> Iterator[tuple[Points, Points | None]]:
-        """For each member, points to train on and points held out; each holds out others."""
+        """For each member, points to train on and points held out; each holds out others, if none are set aside."""
         for number in range(len(self._members())):
-            if not plan.held_out:
-                yield points, None
+            if aside is not None or not plan.held_out:
+                yield points, aside
                 continue
             count = min(plan.held_out, points.n - 1)
             kept, out = held_out(points.n, count, stream_seed(seed, number), self._labels(points), related)
@@ -516,6 +527,7 @@ class BEDLEstimator(Building):
         points.n_train = table.size
         related = table.related if points.index is None else table.related[points.index]
         distils = registry.get(self.built_[0]).distils
+        self.calibration_ = self.held_out_ = None
         with limit_threads(self._work(plan.batch_size)):
             if self._members()[0].fit_mode == "direct":
                 self.history_ = self._fit_by_itself(points)
@@ -532,7 +544,8 @@ class BEDLEstimator(Building):
                     fresh = near_points(committee, table, points, seed)
                     points = labelled_points(committee, table, points, seed)
                     plan, related = of_points(plan, len(table.X), points), Related()
-                parts = list(self._parts(points, plan, seed, related))
+                stops_by = n_calibration if plan.held_out else None
+                parts = list(self._parts(points, plan, seed, related, stops_by))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))
                 if n_calibration is not None:
                     self._calibrate(n_calibration)
@@ -555,7 +568,6 @@ class BEDLEstimator(Building):
 
     def _conclude(self) -> None:
         self.method_.to(getattr(torch, self.dtype_))
-        self.calibration_ = self.held_out_ = None
 
     @property
     def chosen_(self) -> str:
@@ -596,8 +608,15 @@ class BEDLEstimator(Building):
             [np.flatnonzero(fold < held)[:MAX_HELD_OUT_ROWS], np.flatnonzero(fold >= held)[:MAX_HELD_OUT_ROWS]]
         )
         x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
-        self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
+        told = self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
+        if told is not None and y is not None:
+            held, p = (part.cpu().numpy() for part in told)
+            self._hold_out(p, y.cpu().numpy()[held], related[some[held]].weights())
         return rows
+
+    def _hold_out(self, p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
+        """Keep what was predicted of classes that were not learned from. shapes: (n, C), (n,), (n,)"""
+        raise NotImplementedError
 
     def _fit_by_itself(self, points: Points) -> list[dict[str, Any]]:
         """Let a method that takes no gradient steps learn from all points at once."""
@@ -620,6 +639,7 @@ class BEDLEstimator(Building):
         if fresh:
             self._build(table, self._seed(), steps=True)
             self.n_seen_, self.history_ = 0.0, []
+        self.calibration_ = self.held_out_ = None
         first = self._members()[0]
         if first.fit_mode != "gradient" or first.has_fit_end or self.method_.folds:
             name = self.built_[0]
@@ -650,6 +670,44 @@ class BEDLEstimator(Building):
         x = torch.as_tensor(X, dtype=getattr(torch, self.dtype_)).to(device_of(self.method_))
         with torch.no_grad():
             return self._in_units(linear(x).mixed().to("cpu"))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the features that the network takes: of a table those that its columns were encoded as.
+
+        Args:
+            input_features: names of the columns of an array without names; None: x0, x1, …
+        """
+        check_is_fitted(self, "method_")
+        if self.encoder_ is not None:
+            return np.asarray(self.encoder_.feature_names, dtype=object)
+        return _check_feature_names_in(self, input_features)
+
+    def explain(self, X: Any) -> Any:
+        """Why each prediction is uncertain, as a pandas frame with a row per point.
+
+        It holds the parts of the uncertainty as `uncertainty` has them, ``total``, ``data``, ``distributional`` and
+        ``model``; for each part ``<part>_column``, the column that it changes with most, and ``<part>_effect``, by how
+        much it changes with one standard deviation of that column: the gradient of the part, by automatic
+        differentiation; and ``next``, what would lower the largest part. With several targets or labels at once the
+        columns end in the target's name or number. `rows_to_label` says which targets to ask for first.
+
+        Args:
+            X: shape (n, n_features)
+
+        Example:
+            >>> import numpy as np, pandas
+            >>> from bedl import BEDLRegressor
+            >>> r = np.random.default_rng(0)
+            >>> X = pandas.DataFrame({"size": r.uniform(-1, 1, 300), "age": r.uniform(-1, 1, 300)})
+            >>> y = X["size"] + np.exp(2 * X["age"] - 2) * r.normal(size=300)
+            >>> why = BEDLRegressor(random_state=0, device="cpu").fit(X, y).explain(X[:3])
+            >>> why["data_column"].tolist()
+            ['age', 'age', 'age']
+        """
+        check_is_fitted(self, "method_")
+        from bedl.estimators.explanation import explained
+
+        return explained(self, X)
 
     def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
         """The whole prediction for each point, in the targets' own units; see `bedl.heads.predictive`.

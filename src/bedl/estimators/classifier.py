@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,18 @@ from bedl.estimators._sklearn import (
     validate_data,
 )
 from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
-from bedl.estimators.calibration import fitted_temperatures
+from bedl.estimators.calibration import (
+    abstention_threshold,
+    checked_label_scores,
+    fitted_temperatures,
+    held_out_labels,
+    tempered,
+)
 from bedl.estimators.inputs import check_targets
 from bedl.evaluation import tasks
+from bedl.evaluation.tasks import LabelScores, prediction_sets, set_threshold, set_thresholds_by_class
 from bedl.heads.predictive import Predictive
+from bedl.methods import registry
 from bedl.nn import cached_weights
 from bedl.training.data import Points
 
@@ -34,6 +43,7 @@ __all__ = ["BEDLClassifier"]
 
 MAX_NUMERIC_CLASSES = 50  # classes that are numbers, with
 MIN_ROWS_PER_CLASS = 10  # rows each, look like quantities
+DOUBT = 4.0  # of a temperature, in rows
 
 
 class BEDLClassifier(ClassifierMixin, BEDLEstimator):
@@ -46,11 +56,14 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     Args:
         class_weight: as in scikit-learn: how much points of each class count, by label, or ``"balanced"``: all classes
             the same. Probabilities are then those of a world in which the classes are as frequent as they are weighted.
+        temperature_scaling: whether points are held out to fit a temperature of the probabilities (Guo et al. 2017);
+            they also decide when to stop, if that is asked for. ``"auto"``: with the methods that need it, ``"images"``
+            and ``"bedl+reg"``.
 
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
-        temperatures_: of `calibrate`, or of images that were set aside (method ``"images"``): where there is evidence,
-            and where there is none; None: as trained.
+        temperatures_: of `calibrate`, or of `temperature_scaling`: where there is evidence, and where there is none;
+            None: as trained.
         method_, history_, n_features_in_, feature_names_in_: as in `BEDLRegressor`.
 
     Example:
@@ -67,9 +80,10 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
     temperatures_: tuple[float, float] | None
 
     @parameters_of(BEDLEstimator.__init__)
-    def __init__(self, *settings: Any, class_weight: Any = None, **more: Any):
+    def __init__(self, *settings: Any, class_weight: Any = None, temperature_scaling: bool | str = "auto", **more: Any):
         super().__init__(*settings, **more)
         self.class_weight = class_weight
+        self.temperature_scaling = temperature_scaling
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_var: Any = None, *, groups: Any = None, order: Any = None
@@ -97,10 +111,146 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         tags.classifier_tags.multi_label = "multilabel" in tasks.names()
         return tags
 
-    def predict(self, X: Any, X_var: Any = None) -> np.ndarray:
-        """The most probable class of each point, or which labels it has. shape: (n,) or (n, n_labels)"""
-        labels = self.predict_dist(X, X_var).label.numpy()  # type: ignore[attr-defined]
-        return labels if self._several_labels else self.classes_[labels]
+    def predict(
+        self, X: Any, X_var: Any = None, *, max_risk: float | None = None, confidence: float = 0.95
+    ) -> np.ndarray:
+        """The most probable class of each point, or which labels it has. shape: (n,) or (n, n_labels)
+
+        Args:
+            X: shape (n, n_features)
+            X_var: variance of the noise in X, as in `fit`.
+            max_risk: abstain on as few points as keep the share of wrong labels among the others at or below this; the
+                result is then a masked array, in which the points abstained on are masked.
+            confidence: the probability with which that holds, over the rows that were held out to find the limit: those
+                of `calibrate`, else those that `fit` predicted out of fold (`estimators.calibration`). They are
+                taken to be independent.
+
+        Example:
+            >>> import numpy as np
+            >>> X = np.random.default_rng(0).normal(size=(400, 1))
+            >>> y = (X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=400) > 0).astype(int)
+            >>> model = BEDLClassifier(random_state=0, device="cpu").fit(X, y)
+            >>> model.predict([[-2.0], [0.0], [2.0]], max_risk=0.05)
+            masked_array(data=[0, --, 1],
+                         mask=[False,  True, False],
+                   fill_value=999999)
+        """
+        prediction: Any = self.predict_dist(X, X_var)
+        if self._several_labels:
+            if max_risk is not None:
+                raise ValueError("max_risk is for one label per row; there are several labels at once")
+            return prediction.label.numpy()
+        labels = self.classes_[prediction.label.numpy()]
+        if max_risk is None:
+            return labels
+        for name, value in (("max_risk", max_risk), ("confidence", confidence)):
+            if not isinstance(value, Real) or not 0 < value < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, not {value!r}")
+        limit = abstention_threshold(self._held("max_risk"), float(max_risk), float(confidence))
+        top = prediction.log_probabilities.double().amax(-1).exp().numpy()
+        return np.ma.masked_array(labels, mask=top < limit - 1e-9)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Log-odds of the second of two classes or of each label, as scikit-learn's scorers rank by; of more classes
+        their log-probabilities. shape: (n,), (n, n_labels) or (n, n_classes)
+        """
+        log_p = self.predict_log_proba(X).astype(np.float64)
+        if self._several_labels:
+            return log_p - np.log(-np.expm1(np.minimum(log_p, -1e-12)))
+        return log_p[:, 1] - log_p[:, 0] if log_p.shape[1] == 2 else log_p
+
+    def predict_set(
+        self,
+        X: Any,
+        coverage: float = 0.9,
+        X_var: Any = None,
+        *,
+        by_class: bool = False,
+        randomized: bool = False,
+        penalty: float = 0.0,
+        n_free: int = 5,
+        allow_empty: bool = False,
+    ) -> np.ndarray:
+        """Sets of classes that hold the label with probability `coverage`: adaptive prediction sets.
+
+        The scores of labels that were not learned from say how large sets have to be: those of `calibrate`, which
+        guarantee the coverage for new rows like these; else those of rows that `fit` predicted out of fold, whose
+        coverage is close to the nominal one, but not guaranteed. Where there are none (one network, without
+        `calibrate`) it is the smallest set whose probabilities reach `coverage`.
+
+        Args:
+            X: shape (n, n_features)
+            coverage: the probability.
+            X_var: variance of the noise in X, as in `fit`.
+            by_class: cover each class so, not only all rows together. A class with fewer than coverage / (1 − coverage)
+                rows held out is then in all sets.
+            randomized: compare with a random share of a class's own probability, as APS was proposed; otherwise with
+                half of it, which has the same coverage over all rows, and the same sets for the same rows.
+            penalty: added to the score of a class for each class before it, beyond the first `n_free` (RAPS): large
+                sets become smaller, and small ones larger. 0: APS.
+            n_free: how many.
+            allow_empty: otherwise the most probable class is in every set.
+
+        Returns:
+            which classes each set holds, in the order of `classes_`. shape: (n, n_classes), bool
+
+        Example:
+            >>> import numpy as np
+            >>> X = np.random.default_rng(0).normal(size=(400, 1))
+            >>> y = (X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=400) > 0).astype(int)
+            >>> model = BEDLClassifier(random_state=0, device="cpu").fit(X, y)
+            >>> model.predict_set([[-2.0], [0.0], [2.0]], coverage=0.95)
+            array([[ True, False],
+                   [ True,  True],
+                   [False,  True]])
+        """
+        prediction = self.predict_dist(X, X_var)
+        return self.set_of(
+            prediction, coverage, by_class=by_class, randomized=randomized, penalty=penalty, n_free=n_free,
+            allow_empty=allow_empty,
+        )  # fmt: skip
+
+    def set_of(
+        self,
+        prediction: Any,
+        coverage: float = 0.9,
+        *,
+        by_class: bool = False,
+        randomized: bool = False,
+        penalty: float = 0.0,
+        n_free: int = 5,
+        allow_empty: bool = False,
+    ) -> np.ndarray:
+        """The sets of what `predict_dist` gave, as for `predict_set`. shape: (n, n_classes)"""
+        if not isinstance(coverage, Real) or not 0 < coverage < 1:
+            raise ValueError(f"coverage must lie between 0 and 1, not {coverage!r}")
+        if self._several_labels:
+            raise ValueError("prediction sets are for one label per row; there are several labels at once")
+        p = prediction.probabilities.double().numpy()
+        p = p / p.sum(1, keepdims=True)
+        threshold: Any = coverage
+        u: Any = np.random.default_rng(self._seed()).uniform(size=len(p)) if randomized else None
+        if by_class:
+            held = self._held("by_class")
+            threshold = set_thresholds_by_class(held, self.n_targets_, float(coverage), penalty, n_free, randomized)
+        elif (own := self._held()) is not None:
+            threshold = set_threshold(own, float(coverage), penalty, n_free, randomized)
+        elif not randomized:
+            u = 0.0  # up to the class with which the probabilities reach the coverage
+        return prediction_sets(p, threshold, u, penalty, n_free, allow_empty)
+
+    @property
+    def has_held_out_labels(self) -> bool:
+        """Whether labels that were not learned from calibrate prediction sets."""
+        return self._held() is not None
+
+    def _held(self, wanted: str | None = None) -> Any:
+        """Scores of labels that were not learned from; an error if they are wanted for something and not there."""
+        given = getattr(self, "calibration_", None)
+        found = getattr(self, "held_out_", None) if given is None else given
+        if found is None and wanted is not None:
+            raise ValueError(f"{wanted} needs rows that were not learned from: call calibrate(X, y) before")
+        return found
 
     def predict_proba(self, X: Any, X_var: Any = None) -> np.ndarray:
         """Probabilities of the classes, in the order of `classes_`, or of each label. shape: (n, n_classes)"""
@@ -120,7 +270,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return f"{super().chosen_}, temperature {known:.2f}, {unknown:.2f} without evidence"
 
     def calibrate(self, X: Any, y: Any, X_var: Any = None) -> BEDLClassifier:
-        """Scale the temperature of probabilities with rows that were not trained on.
+        """Scale the temperature of probabilities, and calibrate prediction sets, with rows that were not trained on.
 
         The order of the classes and the shares of the uncertainty components do not change. Where there is no
         evidence, probabilities become more confident only if many of the rows without evidence are predicted rightly.
@@ -140,6 +290,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             labels = self._class_numbers(self._check_y(y), None)
             check_consistent_length(log_p, labels)
             self.temperatures_ = fitted_temperatures(log_p, labels, vacuity=vacuity)
+            self.calibration_ = held_out_labels(np.exp(tempered(log_p, self.temperatures_, vacuity)), labels)
         except BaseException:
             self.temperatures_ = before
             raise
@@ -175,6 +326,21 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         return own if sample_weight is None else own * np.asarray(sample_weight)
 
     # -- for the base class -----------------------------------------------------------------------
+    def _tempered(self) -> bool:
+        if self.temperature_scaling not in ("auto", True, False):
+            raise ValueError(f"temperature_scaling is True, False or 'auto', not {self.temperature_scaling!r}")
+        name = self.built_[0]
+        if self.temperature_scaling == "auto":
+            return registry.get(name).tempered and not self._several_labels
+        if self.temperature_scaling and self._several_labels:
+            raise ValueError("temperature_scaling is for one label per row; there are several labels at once")
+        if self.temperature_scaling and (self._members()[0].fit_mode == "direct" or self.method_.folds):
+            raise ValueError(
+                f"method {name!r} learns from all rows at once; for temperature_scaling keep some back, and give them "
+                "to calibrate(X, y) after fit"
+            )
+        return bool(self.temperature_scaling)
+
     def _calibrate(self, points: Points) -> None:
         place, chunks = device_of(self.method_), np.array_split(np.arange(points.n), -(-points.n // 500))
         said, lacking, labels, weights = [], [], [], []
@@ -186,10 +352,15 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
                 labels.append(y.numpy())
                 weights.append(np.ones(len(y)) if weight is None else weight.double().numpy())
         log_p, truth, counted, vacuity = (np.concatenate(some) for some in (said, labels, weights, lacking))
-        self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=4.0, vacuity=vacuity)
+        self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=DOUBT, vacuity=vacuity)
+        self._hold_out(np.exp(tempered(log_p, self.temperatures_, vacuity)), truth, None)
 
     def _calibrate_by(self, committee: Any, fresh: Points) -> None:
         self._calibrate(fresh)
+        self._hold_out(committee.probabilities, committee.observed, committee.row_weights)
+
+    def _hold_out(self, p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
+        self.held_out_ = held_out_labels(p.astype(np.float64), labels, weight)
 
     def _output_names(self) -> Sequence[Any] | None:
         return self.target_names_ if self._several_labels else list(self.classes_)
@@ -198,6 +369,9 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         if self.temperatures_ is None:
             return prediction
         return prediction.tempered(*self.temperatures_)  # type: ignore[attr-defined]
+
+    def _intervals(self) -> dict[str, Any] | None:
+        return _plain(None if self._several_labels else self._held())
 
     def _as_predicted(self, method: nn.Module) -> nn.Module:
         return method if self.temperatures_ is None else Tempered(method, self.temperatures_)
@@ -260,6 +434,8 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             "classes_dtype": self.classes_.dtype.str,
             "task": self.task_,
             "temperature": self.temperatures_,
+            "held_out_labels": _plain(getattr(self, "held_out_", None)),
+            "calibration_labels": _plain(getattr(self, "calibration_", None)),
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
@@ -271,10 +447,16 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         self.temperatures_ = None if stored is None else (float(stored[0]), float(stored[1]))
         if self.temperatures_ is not None and not all(0 < t < float("inf") for t in self.temperatures_):
             raise ValueError(f"the temperatures are {self.temperatures_}")
+        for name in ("held_out", "calibration"):
+            setattr(self, f"{name}_", checked_label_scores(state.get(f"{name}_labels"), self.n_targets_))
 
     def _names(self) -> dict[str, list[str] | None]:
         names = (self.target_names_ if self._several_labels else None) or [str(label) for label in self.classes_]
         return {f"{tasks.get(self.task_).named}_names": names}
+
+
+def _plain(held: LabelScores | None) -> dict[str, list[float]] | None:
+    return None if held is None else {name: np.round(values, 7).tolist() for name, values in held.items()}
 
 
 def _warn_of_quantities(y: np.ndarray, classes: int) -> None:

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from bedl.estimators.inputs import Related
 from bedl.methods.distilled import SCALES
 
-__all__ = ["ClassCommittee", "Committee", "TargetCommittee", "default_members", "near_rows"]
+__all__ = ["ClassCommittee", "Committee", "TargetCommittee", "default_members", "fit_member", "fitted", "near_rows"]
 
 
 FOLDS = 5
@@ -149,6 +149,7 @@ class ClassCommittee(Committee):
 
     Attributes:
         temperatures, weights: of the members. shapes: (members,)
+        probabilities, observed: of rows held out, and their labels. shapes: (n, C), (n,)
     """
 
     def __init__(self, members: Members, n_classes: int):
@@ -174,7 +175,7 @@ class ClassCommittee(Committee):
         self.temperatures = np.exp(best)
         density = np.exp(np.stack([_tempered(said[:, m], t)[rows, y] for m, t in enumerate(self.temperatures)], 1))
         self.weights = _mixture(density, weight)
-        self.probabilities = self._mixed(said)
+        self.probabilities, self.observed = self._mixed(said), y
 
     def _mixed(self, said: np.ndarray) -> np.ndarray:
         """Probabilities, of what members say. shape: (n, C)"""
@@ -202,11 +203,14 @@ def fitted(
     members: Members = []
     for number in range(held):
         rows = (related or Related()).training(fold, number)
-        members.append([_fit(maker, X[rows], y[rows], None if weight is None else weight[rows]) for maker in makers])
+        members.append(
+            [fit_member(maker, X[rows], y[rows], None if weight is None else weight[rows]) for maker in makers]
+        )
     return members
 
 
-def _fit(maker: Any, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Any:
+def fit_member(maker: Any, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Any:
+    """A copy of the maker, fitted."""
     several = y.ndim == 2 and y.shape[1] > 1
     if several and isinstance(maker, HistGradientBoostingRegressor):
         from sklearn.multioutput import MultiOutputRegressor

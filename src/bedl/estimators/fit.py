@@ -51,7 +51,7 @@ class TrainingConfig:
         patience: epochs without improvement.
         held_out: how many points decide when to stop; 0: none.
         lr: learning rate of Adam, at its highest.
-        n_calibration: how many points are held out for temperature scaling; 0: none.
+        n_calibration: how many points are held out for temperature scaling, and to stop early if that is asked for.
     """
 
     epochs: int
@@ -72,6 +72,7 @@ def resolve_config(
     learning_rate: Any = "auto",
     wanted: Training | None = None,
     table: bool = True,
+    tempered: bool = False,
 ) -> TrainingConfig:
     """The numbers for n points, rows of a `table` or images: what the user says, what the method wants, else a rule.
 
@@ -89,17 +90,12 @@ def resolve_config(
     stops = early_stopping if early_stopping != "auto" else wanted is None or wanted.early_stopping
     small = n <= SMALL_TABLE
     count = 0 if small or not stops else max(1, round(validation_fraction * n))
-    n_calibration = 0 if wanted is None or not wanted.tempered else _calibration_size(n)
-    size, times = _pace(n, n - count - n_calibration, small, batch_size, epochs, wanted)
+    n_calibration = 0 if small or not tempered else max(count, min(n // (5 if stops else 10), 200), min(n // 20, 5000))
+    size, times = _pace(n, n - max(count, n_calibration), small, batch_size, epochs, wanted)
     waits = max(10, times // 10) if patience == "auto" else patience
     usual = TABLE_RATE if table else IMAGE_RATE
     lr = float(learning_rate) if learning_rate != "auto" else usual if wanted is None else wanted.lr
     return TrainingConfig(times, size, int(waits), count, lr, n_calibration)
-
-
-def _calibration_size(n: int) -> int:
-    """A twentieth of many points; of few as many as a temperature needs, but no more than a tenth."""
-    return 0 if n <= SMALL_TABLE else max(min(n // 10, 200), min(n // 20, 5000))
 
 
 def _pace(n: int, kept: int, small: bool, batch_size: Any, epochs: Any, wanted: Training | None) -> tuple[int, int]:

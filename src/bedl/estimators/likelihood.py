@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from bedl.estimators.inputs import Related, cut_in_folds
 from bedl.heads.predictive import (
@@ -142,6 +140,9 @@ def likeliest_link(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None, rela
 
 def _log_density(X: np.ndarray, y: np.ndarray, weight: np.ndarray, fold: np.ndarray, link: Link) -> np.ndarray:
     """Of each row, by what was learned without its fold. shape: (n,)"""
+    from scipy import stats
+    from sklearn.ensemble import HistGradientBoostingRegressor  # with all that it imports, slower than a small fit
+
     u = link.inverse(y)[:, 0]
     mean = np.empty_like(u)
     for number in range(FOLDS):

@@ -209,8 +209,11 @@ class Method(RecordsArguments, nn.Module, Generic[Prediction]):
         """How many of the folds a member learns without: those from this number on are learned from by all."""
         return self.folds
 
-    def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> None:
+    def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> Any:
         """Called once when the members have learned, with all points and the number of each one's fold.
+
+        For classes it returns the numbers of points that were held out, and what was predicted of them by members that
+        have not seen them: probabilities, shapes (held,) and (held, C).
 
         Args:
             x: shape (n, *input)

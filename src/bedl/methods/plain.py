@@ -78,9 +78,8 @@ def deterministic(problem: Problem) -> Deterministic:
 # Predictions by sampling: several draws of a network, each the same function for all points, as an equal mixture.
 
 
-DRAWS_PER_PASS = (
-    10  # draws in one pass; a fixed number, so that what is drawn does not depend on how many points there are
-)
+# Draws in one pass; a fixed number, so that what is drawn does not depend on how many points there are
+DRAWS_PER_PASS = 10
 _LOCK = threading.Lock()  # draws are held by the layers while they are used
 
 

@@ -47,11 +47,11 @@ def _image_training(n: int) -> Training:
     epochs = max(6, round(12 * (10_000 / n) ** 0.5))
     small = n < 3000
     lr, size = (0.005, 64) if small else (0.002, 128)
-    return Training(epochs, batch_size=min(n, size), lr=lr, early_stopping=False, tempered=True)
+    return Training(epochs, batch_size=min(n, size), lr=lr, early_stopping=False)
 
 
 @register("images", "for images of classes: evidence asked for on the data and off it", tasks=("classification",),
-          training=_image_training)  # fmt: skip
+          training=_image_training, tempered=True)  # fmt: skip
 def images(
     problem: Problem, known: float = 0.2, unknown: float = 0.5, augment: bool = True, mirror: bool = False
 ) -> BEDL:
@@ -135,7 +135,7 @@ def bedl(
     return BEDL(net, top if samples is None else Sampled(top, samples), regularizer)
 
 
-@register("bedl+reg", "the paper's BEDL+Reg: marginal likelihood and the PAC term")
+@register("bedl+reg", "the paper's BEDL+Reg: marginal likelihood and the PAC term", tempered=True)
 def bedl_reg(
     problem: Problem,
     head: Mapping[str, Any] | None = None,
@@ -144,6 +144,9 @@ def bedl_reg(
     pac: Mapping[str, Any] | None = None,
 ) -> Method:
     """BEDL+Reg of Haussmann et al., AABI 2020, with the paper's own PAC term.
+
+    On classes the term on all evidence makes p of a certain class 0.28 where there are ten (docs/paper.md):
+    `BEDLClassifier` corrects that by a temperature, unless it is told ``temperature_scaling=False``.
 
     Args:
         head: options of the head.

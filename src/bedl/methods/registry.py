@@ -29,14 +29,12 @@ class Training:
         batch_size: points per step.
         lr: learning rate of Adam, at its highest.
         early_stopping: whether points are held out to decide when to stop.
-        tempered: whether points are held out for temperature scaling.
     """
 
     epochs: int
     batch_size: int
     lr: float
     early_stopping: bool
-    tempered: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +90,7 @@ class MethodSpec:
         scaling: of columns in front of it: by their "moments", or by their "quartiles", which outliers do not move.
         build: makes the method, from a `Problem` and options; None for a name that stands for another choice.
         distils: whether it learns from a committee's labels beside the rows' own, and from codes of quantiles.
+        tempered: whether class probabilities get a temperature from points held out, unless the user says otherwise.
         choice: for such a name, which method and options it stands for.
     """
 
@@ -107,6 +106,7 @@ class MethodSpec:
     build: Build | None = None
     choice: Alias | None = None
     distils: bool = False
+    tempered: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -153,6 +153,7 @@ def register(
     sized: Callable[[int], dict[str, Any]] | None = None,
     scaling: Scaling = "moments",
     distils: bool = False,
+    tempered: bool = False,
 ) -> Callable[[Build], Build]:
     """Decorator: offer a function (problem, **options) -> Method under a name.
 
@@ -164,7 +165,7 @@ def register(
 
     def add(build: Build) -> Build:
         about = (name, summary, tasks, reason, needs, extra, training, sized, scaling)
-        _METHODS[name] = MethodSpec(*about, build=build, distils=distils)
+        _METHODS[name] = MethodSpec(*about, build=build, distils=distils, tempered=tempered)
         return build
 
     return add

@@ -1,4 +1,4 @@
-"""The door: which rule answers when a torch function meets Moments, and how an operation without one is refused."""
+"""`__torch_function__` dispatch: look up the moment rule of a torch function, and refuse functions without one."""
 
 from __future__ import annotations
 
@@ -157,11 +157,10 @@ def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
     """Lay rules over the table inside a `with` block, in this thread only.
 
     Example:
-            >>> import bedl, torch
-            >>> import torch
-    import torch.nn.functional as F
-            >>> with bedl.use_rules({F.tanhshrink: bedl.rules.quadrature(F.tanhshrink)}):
-            ...     y = F.tanhshrink(bedl.Moments(torch.zeros(1), 1.0))
+        >>> import bedl, torch
+        >>> import torch.nn.functional as F
+        >>> with bedl.use_rules({F.tanhshrink: bedl.rules.quadrature(F.tanhshrink)}):
+        ...     y = F.tanhshrink(bedl.Moments(torch.zeros(1), 1.0))
     """
     before = _scope.overlay
     _scope.overlay = {**before, **{_key(func): _checked(func, rule) for func, rule in rules.items()}}

@@ -22,7 +22,7 @@ from bedl.moments import Moments
 from bedl.moments.dispatch import _RULES
 from bedl.moments.rules import linear
 from bedl.moments.rules._base import LayerWeight
-from bedl.moments.rules.indexing import softmax_of_groups
+from bedl.moments.rules.shape import softmax_of_groups
 
 __all__ = ["patch_isinstance_checks", "patch_libraries"]
 

@@ -1,27 +1,32 @@
-"""`bedl compare`: a table → every method on the same splits."""
+"""`bedl compare`: a table → several methods on the same splits."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bedl.cli.console import names, print_json, say, widths
-from bedl.cli.options import Coverage, Data, Debug, Json, Ood, Overwrite, Root
-from bedl.cli.verbs.fit import _targets
+from bedl.cli.console import fit_command, names, print_json, say, stem, widths
+from bedl.cli.options import Coverage, Data, Debug, Encoding, Json, Ood, Overwrite, Root, Target, with_reading
+from bedl.cli.verbs.fit import targets_of
 
 __all__ = ["compare", "methods"]
 
 
+@with_reading
 def compare(
     data: Data,
-    target: Annotated[
-        str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.", show_default=False)
-    ] = None,
+    target: Target = None,
     methods: Annotated[
         str | None,
-        typer.Option("--methods", "-m", metavar="NAMES", help="Names with commas between them.", show_default="all"),
+        typer.Option(
+            "--methods",
+            "-m",
+            metavar="NAMES",
+            help="Names with commas between them; all: what 'bedl methods' lists.",
+            show_default="auto, ensemble, bedl, linear, extra-trees, boosting",
+        ),
     ] = None,
     splits: Annotated[int, typer.Option("--splits", min=1, max=1000, help="Number of random splits.")] = 5,
     holdout: Annotated[
@@ -32,9 +37,6 @@ def compare(
         str | None,
         typer.Option("--leave-out", metavar="CLASS", help="A class to leave out of training: its rows are OOD."),
     ] = None,
-    task: Annotated[
-        str, typer.Option("--task", help="What the target is: auto, regression, classification, …")
-    ] = "auto",
     epochs: Annotated[
         int | None,
         typer.Option("--epochs", min=1, help="Passes over the rows.", show_default="that of each method"),
@@ -54,15 +56,22 @@ def compare(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of splits and training.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     overwrite: Overwrite = False,
+    encoding: Encoding = None,
     root: Root = None,
     as_json: Json = False,
     debug: Debug = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Compare methods: train them on the same splits, and score them on the held-out rows.
 
+    By default: bedl's default, an ensemble, a single BEDL network, and scikit-learn's linear model, extremely
+    randomised trees and boosting, with noise or temperature from out-of-fold predictions. --methods all: every method.
+
     Numbers: negative log-likelihood, RMSE, coverage of the intervals, calibration error. Classes: accuracy, negative
     log-likelihood, ECE. With --ood or --leave-out: how well OOD rows are detected. For all: seconds to train, and to
-    predict 1,000 rows. With --out, finished runs are kept: the same command resumes, and can add methods or splits.
+    predict 1,000 rows. Differences to the best have a standard error over the splits; within it two methods are tied.
+    With --out, finished runs are kept: the same command resumes, and can add methods or splits.
 
     Examples:
 
@@ -80,17 +89,22 @@ def compare(
 
     if page is not None:
         check_writable(page, overwrite)
-    table = open_table(data, root)
+    table = open_table(data, root, encoding)
+    targets = targets_of(table, target)
+    chosen = names(methods)
     found = compared(
-        table, _targets(table, None if target is None else [target])[0], names(methods), splits=splits, holdout=holdout,
-        ood=ood, leave_out=leave_out, task=task, coverage=coverage, epochs=epochs,
-        hidden=widths(hidden) or "auto", out=out, overwrite=overwrite, seed=seed, device=device,
-        root=root, callback=Bars("fits"),
+        table, targets, "all" if chosen == ["all"] else chosen, splits=splits, holdout=holdout, ood=ood,
+        leave_out=leave_out, coverage=coverage, epochs=epochs, hidden=widths(hidden) or "auto", out=out,
+        overwrite=overwrite, seed=seed, device=device, root=root, callback=Bars("fits"), **reading,
     )  # fmt: skip
     if as_json:
         print_json(found.to_dict())
     else:
         print_comparison(found)
+        if found.to_fit is not None:
+            options = {"target": targets, **reading, "method": found.to_fit, "encoding": encoding}
+            say(f"To train {found.to_fit}:")
+            say(f"  {fit_command(data, Path(f'{stem(data)}-model'), options)}")
     if page is not None and found.record is not None:
         say(f"The page is {found.write_page(page, overwrite=overwrite)}.")
 

@@ -10,30 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bedl.cli.console import print_json, print_scores, say, widths
-from bedl.cli.options import (
-    Categorical,
-    Data,
-    DateOrder,
-    Debug,
-    Decimal,
-    DropMissingTarget,
-    Encoding,
-    Group,
-    Ignore,
-    Json,
-    NaValues,
-    Overwrite,
-    Root,
-    Target,
-    Time,
-    Weight,
-)
+from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root, Target, with_reading
 from bedl.cli.stopping import Stopped, exit_code
 
 if TYPE_CHECKING:
     from bedl.data import Table
 
-__all__ = ["fit"]
+__all__ = ["fit", "targets_of"]
 
 
 def _holdout(share: float) -> float:
@@ -42,15 +25,7 @@ def _holdout(share: float) -> float:
     return share
 
 
-def _task(name: str) -> str:
-    from bedl.evaluation import tasks
-
-    known = ["auto", *tasks.names()]
-    if name not in known:
-        raise typer.BadParameter(f"one of {', '.join(known)}, not {name!r}")
-    return name
-
-
+@with_reading
 def fit(
     data: Data,
     target: Target = None,
@@ -58,25 +33,9 @@ def fit(
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Where the model goes.", show_default="named after DATA"),
     ] = None,
-    task: Annotated[
-        str, typer.Option("--task", callback=_task, help="What the target is: auto, regression, classification, …")
-    ] = "auto",
-    likelihood: Annotated[
-        Literal["normal", "log-normal", "logit-normal", "count"] | None,
-        typer.Option("--likelihood", help="Likelihood of a numeric target.", show_default="chosen out of fold"),
-    ] = None,
     method: Annotated[
         str, typer.Option("--method", metavar="NAME", help="The method; 'bedl methods' lists them.")
     ] = "auto",
-    ignore: Ignore = None,
-    categorical: Categorical = None,
-    decimal: Decimal = "auto",
-    date_order: DateOrder = "auto",
-    na_values: NaValues = None,
-    drop_missing_target: DropMissingTarget = False,
-    group: Group = None,
-    time_column: Time = None,
-    weight: Weight = None,
     holdout: Annotated[
         float,
         typer.Option("--holdout", callback=_holdout, help="Share of the rows that are held out and scored at the end."),
@@ -101,6 +60,8 @@ def fit(
     root: Root = None,
     as_json: Json = False,
     debug: Debug = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Train a model on a table, and write a model folder.
 
@@ -126,10 +87,7 @@ def fit(
     started, place, callback = time.monotonic(), out or Path(f"{stem(data)}-model"), ConsoleCallback(ensemble)
     layers, table = widths(hidden), open_table(data, root, encoding)
     options: dict[str, Any] = {
-        "target": _targets(table, target), "task": task, "likelihood": likelihood, "method": method,
-        "ignore": ignore or (), "categorical": categorical or (), "decimal": decimal, "date_order": date_order,
-        "na_values": na_values or (), "group": group, "time": time_column, "weight": weight,
-        "drop_missing_target": drop_missing_target, "holdout": holdout, "epochs": epochs,
+        "target": targets_of(table, target), **reading, "method": method, "holdout": holdout, "epochs": epochs,
         "ensemble": ensemble, "hidden": layers, "class_weight": class_weight, "seed": seed,
     }  # fmt: skip
     try:
@@ -156,7 +114,7 @@ def fit(
     say(f"The model is in {place}. To look at it: bedl report {shlex.quote(str(place))} DATA")
 
 
-def _targets(table: Table, named: list[str] | None) -> tuple[str, ...]:
+def targets_of(table: Table, named: list[str] | None) -> tuple[str, ...]:
     """The target columns: each --target is one, or several with commas between them, unless a column is called that."""
     from bedl._utils.errors import listed
 

@@ -6,12 +6,12 @@ All use encoded rows, a random sample of the table, so that it is read once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
-from bedl.data.columns import CategoryColumn, Column, DateColumn, NumberColumn, TextColumn
+from bedl.data.columns import CategoryColumn, Column, DateColumn, TextColumn
 from bedl.data.unknown import possible_rows
 from bedl.evaluation.report.layout import number
 from bedl.evaluation.tasks import ColumnSummary, Results, Slice
@@ -25,6 +25,7 @@ PREDICTIONS = 40_000  # for the permutations, and as many for the causes
 REPEATS = 3
 TYPICAL = 8  # values in place of one whose effect is asked for
 FIFTHS = 5
+FREQUENT = 3  # categories that are named
 FEWEST = 20  # rows of a slice
 LEAST = 0.05  # of the uncertainty, for a column to be called a cause
 
@@ -75,8 +76,8 @@ def summaries(ask: Ask, columns: Sequence[Column], x: np.ndarray, y: np.ndarray 
     """
     importance = _importance(ask, columns, x, y)
     return [
-        ColumnSummary(column.name, *found, *_drift(column, x[:, block]))
-        for (column, block), found in zip(_blocks(columns), importance, strict=True)
+        ColumnSummary(column.name, rise, error, *_drift(column, x[:, block]))
+        for (column, block), (rise, error) in zip(_blocks(columns), importance, strict=True)
     ]
 
 
@@ -86,12 +87,14 @@ def _importance(ask: Ask, columns: Sequence[Column], x: np.ndarray, y: np.ndarra
     unknown = [(np.nan, np.nan)] * len(columns)
     if y is None or rows < FEWEST:
         return unknown
-    x, y = x[:rows], y[:rows]
+    random = np.random.default_rng(0)
+    chosen = random.permutation(len(x))[:rows]
+    x, y = x[chosen], y[chosen]
     record = ask(x, y)
     some = record.labelled
     if record.log_density is None or some.sum() < FEWEST:
         return unknown
-    before, random, found = np.asarray(record.log_density, float), np.random.default_rng(0), []
+    before, found = np.asarray(record.log_density, float), []
     for _, block in _blocks(columns):
         rise = np.zeros(rows)
         for _ in range(REPEATS):
@@ -102,32 +105,46 @@ def _importance(ask: Ask, columns: Sequence[Column], x: np.ndarray, y: np.ndarra
     return found
 
 
-def _drift(column: Column, values: np.ndarray) -> tuple[float, float]:
-    """Distance of a column from that of training, and the share of rows with values that training did not have.
+def _drift(column: Column, values: np.ndarray) -> tuple[float, str, float]:
+    """Distance of a column from that of training, its values, and the share of rows with values not in training.
 
-    For categories the total variation distance; else the difference of the means in standard deviations.
+    For categories the distance is the total variation; else the difference of the means in standard deviations.
     """
     unseen = np.isnan(values).any(1)
     outside = float(unseen.mean())
     known = values[~unseen]
     if not len(known) or isinstance(column, TextColumn):
-        return np.nan, outside
+        return np.nan, "text" if isinstance(column, TextColumn) else "–", outside
     if isinstance(column, CategoryColumn):
-        if not column.counts:
-            return np.nan, outside
-        before = np.asarray(column.counts, float) / sum(column.counts)
         here = np.append(known.sum(0) / len(values), outside)
-        return float(np.abs(here - np.append(before, 0.0)).sum() / 2), outside
-    std = getattr(column, "std", None) or 0.0
-    first, mean = known[:, 0], 0.0
-    if isinstance(column, NumberColumn):
+        order = np.argsort(-here, kind="stable")[:FREQUENT]
+        said = ", ".join(f"{_labels(column)[i]} {here[i]:.0%}" for i in order if here[i] > 0)
+        if not column.counts:
+            return np.nan, said, outside
+        before = np.append(np.asarray(column.counts, float) / sum(column.counts), 0.0)
+        return float(np.abs(here - before).sum() / 2), said, outside
+    first, mean, std = known[:, 0].astype(float), 0.0, getattr(column, "std", None) or 0.0
+    said = f"{number(first.mean() + _shift(column), 3)} ± {number(first.std(), 3)}"
+    if isinstance(column, DateColumn):
+        said = f"{_date(first.min() + column.mean)} to {_date(first.max() + column.mean)}"
+    else:
         mean = column.mean - column.shift
         std = std or np.sqrt(max(column.mean * (1 - column.mean), 0.0))  # of a boolean
         if column.low is not None and column.high is not None:
             near = 1e-6 * (column.high - column.low)  # features are in single precision
             far = (first < column.low - column.shift - near) | (first > column.high - column.shift + near)
             outside += float(far.sum() / len(values))
-    return (float((first.mean() - mean) / std) if std > 0 else np.nan), outside
+    return (float((first.mean() - mean) / std) if std > 0 else np.nan), said, outside
+
+
+def _labels(column: CategoryColumn) -> list[str]:
+    """What each feature of a category stands for, and last a value that training did not have."""
+    rest = ["other"] * column.has_other + ["missing"] * column.has_missing
+    return [*column.categories, *rest, "not in training"]
+
+
+def _shift(column: Column) -> float:
+    return column.mean if isinstance(column, DateColumn) else getattr(column, "shift", 0.0)
 
 
 def slices(record: Results, columns: Sequence[Column], x: np.ndarray) -> list[Slice]:
@@ -146,22 +163,20 @@ def slices(record: Results, columns: Sequence[Column], x: np.ndarray) -> list[Sl
     for column, block in _blocks(columns):
         values = x[some, block].astype(float)
         if isinstance(column, CategoryColumn):
-            labels = [*column.categories, *["other"] * column.has_other, *["missing"] * column.has_missing]
-            codes = np.where(np.isnan(values).any(1), -1, np.nan_to_num(values).argmax(1))
-            named = dict(enumerate(labels)) | {-1: "not in training"}
-            parts = _parts(codes, hit[some], expected[some], partial(_label, named), len(named))
+            codes = np.where(np.isnan(values).any(1), values.shape[1], np.nan_to_num(values).argmax(1))
+            labels = _labels(column)
+            parts = _parts(codes, hit[some], expected[some], partial(_label, labels), len(labels))
         elif isinstance(column, TextColumn):
             continue
-        elif isinstance(column, DateColumn):
-            parts = _parts(values[:, 0] + column.mean, hit[some], expected[some], _date)
         else:
-            parts = _parts(values[:, 0] + column.shift, hit[some], expected[some])
+            form = _date if isinstance(column, DateColumn) else number
+            parts = _parts(values[:, 0] + _shift(column), hit[some], expected[some], form)
         found += [Slice(column.name, *part) for part in parts]
     return found
 
 
-def _label(named: Mapping[int, str], code: float) -> str:
-    return named[int(code)]
+def _label(labels: Sequence[str], code: float) -> str:
+    return labels[int(code)]
 
 
 def _date(days: float) -> str:

@@ -18,8 +18,9 @@ import numpy as np
 from bedl._utils.errors import ModelFileError, option
 from bedl._utils.io import RowFile
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
+from bedl.data.roles import read_roles
 from bedl.data.unknown import UnknownValues
-from bedl.estimators.tabular.fitting import _target
+from bedl.estimators.tabular.fitting import ReadingSettings, fit_arguments, target_of
 from bedl.estimators.tabular.folder import read_json, write_json
 from bedl.estimators.tabular.model import TableCallback
 from bedl.estimators.tabular.predict import EstimatorPredictor, RowOptions, batch_rows
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = ["Comparison", "ResultRows", "compare"]
-
-
-# of the many scores, those that a table has room for; the rest is in the rows
-SHOWN = ("nll", "rmse", "accuracy", "coverage", "calibration_error", "ece", "ood_auroc")
-TIMES = ("fit_seconds", "predict_seconds")  # the latter for 1,000 rows
 
 
 @dataclass(frozen=True)
@@ -50,6 +46,7 @@ class Comparison:
         refused: methods that do not serve this task or need a package, and what they say.
         constant: the scores of one answer for all rows, for comparison.
         record: predictions of the best method for the rows held out in the first split; None if there are none.
+        holdout: share of the rows that are held out in each split, if splits are drawn at random from the same rows.
     """
 
     data: str
@@ -59,19 +56,24 @@ class Comparison:
     refused: dict[str, str] = field(default_factory=dict)
     constant: dict[str, float] = field(default_factory=dict)
     record: Any = None
-
-    @property
-    def scores(self) -> list[str]:
-        """The names of the scores that tables show."""
-        found = {name for row in self.rows for name in row}
-        return [name for name in SHOWN if name in found]
+    holdout: float = 0.0
 
     def summary(self) -> list[dict[str, Any]]:
-        """A row per method, the best first: ``method``, ``splits``, and of each score and time its mean and the mean's
-        standard error, ``<name>_se``; or ``error``, where some split failed.
+        """A row per method, the best first.
+
+        It holds ``method``, ``splits``, and of each score and time its mean and the mean's standard error,
+        ``<name>_se``; ``difference``, by how much the negative log-likelihood is above that of the best on the splits
+        that both have, with ``difference_se``, and whether that is a ``tie``; or ``error``, where some split failed.
+
+        Splits that are drawn at random share rows to learn from, so that their scores vary less than those of fresh
+        data: the standard error of a difference takes a variance of (1/splits + h/(1 − h)) σ², with the share h of the
+        rows that are held out. C. Nadeau, Y. Bengio, "Inference for the Generalization Error", Machine Learning 2003.
         """
         found = [self._of(method) for method in dict.fromkeys(row["method"] for row in self.rows)]
-        return sorted(found, key=lambda row: (math.isnan(row.get("nll", math.nan)), row.get("nll", math.nan)))
+        found.sort(key=lambda row: ("error" in row, math.isnan(row.get("nll", math.nan)), row.get("nll", math.nan)))
+        for row in found if found and "nll" in found[0] and "error" not in found[0] else []:
+            row.update(self._difference(row["method"], found[0]["method"]))
+        return found
 
     def _of(self, method: str) -> dict[str, Any]:
         rows = [row for row in self.rows if row["method"] == method]
@@ -85,28 +87,32 @@ class Comparison:
         errors = [row["error"] for row in rows if "error" in row]
         return {**summary, "error": errors[0]} if errors else summary
 
+    def _difference(self, method: str, best: str) -> dict[str, Any]:
+        scored = {(row["method"], row["split"]): row["nll"] for row in self.rows if row.get("nll") is not None}
+        pairs = [(nll, scored.get((best, split))) for (name, split), nll in scored.items() if name == method]
+        gaps = np.array([own - other for own, other in pairs if other is not None])
+        if method == best or not len(gaps):
+            return {}
+        if len(gaps) == 1:
+            return {"difference": float(gaps[0])}
+        error = math.sqrt((1 / len(gaps) + self.holdout / (1 - self.holdout)) * gaps.var(ddof=1))
+        return {"difference": float(gaps.mean()), "difference_se": error, "tie": bool(gaps.mean() <= error)}
+
     @property
     def best(self) -> str | None:
         """The method with the lowest mean negative log-likelihood among those that did not fail."""
-        good = [row for row in self.summary() if "error" not in row and not math.isnan(row.get("nll", math.nan))]
-        return good[0]["method"] if good else None
+        return next((row["method"] for row in self.summary() if "error" not in row and "nll" in row), None)
+
+    @property
+    def to_fit(self) -> str | None:
+        """The best of those that `fit` takes: not of the baselines."""
+        good = (row["method"] for row in self.summary() if "error" not in row and "nll" in row)
+        return next((name for name in good if name not in BASELINES), None)
 
     @property
     def tied(self) -> list[str]:
-        """Methods that are as good as the best, as far as these splits tell: on the splits that both have, the mean
-        difference in negative log-likelihood is within its standard error.
-        """
-        likelihoods = {(row["method"], row["split"]): row.get("nll") for row in self.rows if "error" not in row}
-        found = []
-        for row in self.summary():
-            if row["method"] == self.best or "error" in row:
-                continue
-            pairs = [(value, likelihoods.get((self.best, split))) for (method, split), value in likelihoods.items()
-                     if method == row["method"]]  # fmt: skip
-            gaps = np.array([own - best for own, best in pairs if own is not None and best is not None], dtype=float)
-            if len(gaps) > 1 and gaps.mean() <= gaps.std(ddof=1) / math.sqrt(len(gaps)):
-                found.append(row["method"])
-        return found
+        """Methods whose difference to the best is within its standard error."""
+        return [row["method"] for row in self.summary() if row.get("tie") and "error" not in row]
 
     def to_frame(self) -> pandas.DataFrame:
         """The summary as a pandas frame, the best method first."""
@@ -179,23 +185,24 @@ class ResultRows:
         self._file.add(row, again=True)
 
 
-# Which method for my data? All of them on the same splits of a table.
+# Which method for my data? Several on the same splits of a table.
 
 
+BASELINES = ("linear", "extra-trees", "boosting")  # of scikit-learn, see `baselines`
+SHORT = ("auto", "ensemble", "bedl", *BASELINES)  # methods, unless others are named
 TIMED = 1000  # rows whose prediction is timed; the same ones again if fewer are held out
 REFUSALS = (ValueError, TypeError, NotImplementedError, ImportError)
 
 
 def compare(
     data: Any,
-    target: str | None = None,
-    methods: Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    methods: Sequence[str] | str | None = None,
     *,
     splits: int = 5,
     holdout: float = 0.2,
     ood: Any = None,
     leave_out: Any = None,
-    task: str = "auto",
     coverage: float = 0.9,
     epochs: int | None = None,
     hidden: Sequence[int] | str = "auto",
@@ -203,20 +210,24 @@ def compare(
     overwrite: bool = False,
     seed: int = 0,
     device: str = "auto",
+    encoding: str | None = None,
     root: str | PathLike[str] | None = None,
     callback: TableCallback | None = None,
+    **reading: Any,
 ) -> Comparison:
     """Train methods on the same splits of a table, and score them on the rows held out.
 
     Args:
         data: a path (.csv, .tsv, both also .gz, .parquet), a name such as "digits", or a data frame.
         target: the column to predict; data sets that go by a name have one of their own.
-        methods: their names; None: all that serve the task and whose packages are there.
-        splits: into rows to learn from and rows held out, at random, the same for all methods.
+        methods: their names, among them ``"linear"``, ``"extra-trees"`` and ``"boosting"`` of scikit-learn, whose noise
+            or temperature rows held out in folds say. None: the default, two more of bedl's and these three; ``"all"``:
+            all that serve the task and whose packages are there, except what "auto" stands for.
+        splits: into rows to learn from and rows held out, the same for all methods: at random, in whole groups, or in
+            time, where each split holds out the last rows of an earlier period.
         holdout: share of the rows that are held out.
         ood: a table of out-of-distribution rows.
         leave_out: a class that is not learned; its rows are the foreign ones.
-        task: the name of a task of `bedl.evaluation.tasks`, or "auto".
         coverage: share of the targets that intervals are to hold.
         epochs: how often each row is seen at most; None: as each method has it.
         hidden: widths of the hidden layers; "auto": as each method has it.
@@ -225,21 +236,29 @@ def compare(
         overwrite: whether to start anew if there is another comparison in `out`.
         seed: of the splits and of all training.
         device: "auto", "cpu", "cuda", …
+        encoding: of a text file; UTF-8 by default.
         root: where data sets that go by a name are.
         callback: who looks on.
+        reading: how the table is read, as for `fit`: ``task``, ``likelihood``, ``ignore``, ``categorical``,
+            ``decimal``, ``date_order``, ``na_values``, ``drop_missing_target``, ``group``, ``time``, ``weight``.
 
     Example:
-        >>> found = compare("iris", methods=["deterministic", "edl"], splits=2, epochs=2, device="cpu")
-        >>> [row["splits"] for row in found.summary()], "nll" in found.scores, found.best in ("deterministic", "edl")
-        ([2, 2], True, True)
+        >>> found = compare("iris", methods=["linear", "edl"], splits=2, epochs=2, device="cpu")
+        >>> [row["splits"] for row in found.summary()], found.best in ("linear", "edl")
+        ([2, 2], True)
     """
     if splits < 1 or not 0 < holdout < 1:
         raise ValueError(f"splits must be at least 1 and holdout between 0 and 1, not {splits} and {holdout}")
-    callback, table = callback or TableCallback(), open_table(data, root)
+    known = [field.name for field in dataclasses.fields(ReadingSettings)]
+    unknown = [name for name in reading if name not in known]
+    if unknown:
+        raise TypeError(f"compare() has no argument {unknown[0]!r}; of reading a table there are {', '.join(known)}")
+    read = ReadingSettings(**reading)
+    callback, table = callback or TableCallback(), open_table(data, root, encoding)
     folder = None if out is None else Path(out)
     with tempfile.TemporaryDirectory(prefix="bedl-") as scratch:
-        work = _Work.of(table, target, task, Path(scratch), leave_out, ood, root)
-        chosen, refused = _methods(methods, work.task)
+        work = _Work.of(table, target_of(table, target), read, Path(scratch), leave_out, ood, root)
+        chosen, refused = _methods(methods, work, round((1 - holdout) * len(work.x)))
         settings: dict[str, Any] = {
             "hidden_layers": hidden if isinstance(hidden, str) else tuple(hidden),
             "epochs": "auto" if epochs is None else epochs,
@@ -248,10 +267,10 @@ def compare(
         stamp = {
             "data": table.name, "rows": len(work.x), "target": work.target, "task": work.task, "holdout": holdout,
             "ood": None if ood is None else open_table(ood, root).name, "leave_out": leave_out, "coverage": coverage,
-            "seed": seed, **settings,
+            "seed": seed, **settings, **{k: v for k, v in dataclasses.asdict(read).items() if k != "task"},
         }  # fmt: skip
         rows = ResultRows(folder, stamp, overwrite)
-        trial = _Trial(work, settings, holdout, coverage, seed)
+        trial = _Trial(work, settings, splits, holdout, coverage, seed)
         with callback.bar("comparing", len(chosen) * splits) as advance:
             for split in range(splits):
                 for name in chosen:
@@ -259,39 +278,64 @@ def compare(
                         _try(trial, name, split, rows, refused)
                     advance(1)
         kept = [row for name in chosen for k in range(splits) if (row := rows.get(name, k)) is not None]
-        found = Comparison(table.name, work.target, work.task, kept, refused)
+        share = 0.0 if read.time is not None else holdout
+        found = Comparison(table.name, work.target, work.task, kept, refused, holdout=share)
         record = None if found.best is None else trial.record_of(found.best, 0)
     constant = {} if record is None else tasks.get(work.task).baseline(record)
     return dataclasses.replace(found, constant=constant, record=record)
 
 
-def _methods(wanted: Sequence[str] | None, task: str) -> tuple[list[str], dict[str, str]]:
-    """The methods to compare, and those that cannot be, with what they say."""
+def _methods(wanted: Sequence[str] | str | None, work: _Work, n: int) -> tuple[list[str], dict[str, str]]:
+    """The methods to compare, and of those that were named the ones that cannot be, with what they say.
+
+    n: how many rows they learn from.
+    """
+    from bedl.estimators.tabular.baselines import Baseline
+    from bedl.methods import Problem, registry
+
+    everything = [*registry.names(), *BASELINES]
+    listed = (
+        SHORT if wanted is None else everything if wanted == "all" else [wanted] if isinstance(wanted, str) else wanted
+    )
+    problem = Problem(work.task, work.n_targets, work.x.shape[1:], image_shape=work.encoder.image_shape)
+    chosen: list[str] = []
+    refused: dict[str, str] = {}
+    stands_for = registry.resolve("auto", problem)[0] if "auto" in listed else None
+    for name in dict.fromkeys(listed):
+        if name in BASELINES:
+            applies = Baseline.applies(name, work.task, n, work.n_targets)
+            why = None if applies else f"method {name!r} is not for {work.task} of these rows"
+        else:
+            why = f"method {name!r} is what 'auto' stands for here" if name == stands_for else _refusal(name, work.task)
+        if why is None:
+            chosen.append(name)
+        elif wanted is not None and wanted != "all":
+            refused[name] = why
+    return chosen, refused
+
+
+def _refusal(name: str, task: str) -> str | None:
+    """Why a method does not serve a task; None: it does."""
     from bedl.methods import registry
 
-    names = registry.names() if wanted is None else list(dict.fromkeys(wanted))
-    refused: dict[str, str] = {}
-    for name in names:
-        entry = registry.get(name)
-        if entry.choice is None:
-            try:
-                entry.check(task, {})
-            except registry.UnknownMethodError as error:
-                refused[name] = str(error)
-    return [name for name in names if name not in refused], refused
+    entry = registry.get(name)
+    if entry.choice is None:
+        try:
+            entry.check(task, {})
+        except registry.UnknownMethodError as error:
+            return str(error)
+    return None
 
 
 def _try(trial: _Trial, name: str, split: int, rows: ResultRows, refused: dict[str, str]) -> None:
     """One method on one split. What it says no to is noted, and what fails does not end the comparison."""
     try:
         rows.add(trial(name, split))
-    except REFUSALS as error:
-        if split == 0:
+    except Exception as error:
+        if split == 0 and isinstance(error, REFUSALS):
             refused[name] = str(error)
         else:
             rows.add({"method": name, "split": split, "error": f"{type(error).__name__}: {error}"})
-    except Exception as error:
-        rows.add({"method": name, "split": split, "error": f"{type(error).__name__}: {error}"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,7 +346,8 @@ class _Work:
         x, y: shapes (n, features), (n, *targets)
         foreign: rows that are not learned from. shape: (m, features)
         names: of the classes or targets.
-        images: whether features are pixels.
+        roles: "groups", "order" and "weight" of the rows, where there are such. shapes: (n,)
+        options: of the estimator.
         encoder: how tables are read.
     """
 
@@ -310,21 +355,37 @@ class _Work:
     y: np.ndarray
     foreign: np.ndarray | None
     names: list[Any]
-    target: str
-    task: str
-    images: bool
+    roles: dict[str, np.ndarray]
+    options: dict[str, Any]
     encoder: TableEncoder
 
     @classmethod
-    def of(cls, table: Table, target: Any, task: str, folder: Path, leave_out: Any, ood: Any, root: Any) -> _Work:
+    def of(
+        cls, table: Table, target: Any, read: ReadingSettings, folder: Path, leave_out: Any, ood: Any, root: Any
+    ) -> _Work:
         """Encode a table, and say which of its rows, or of another's, are foreign."""
-        encoder = TableEncoder.fit(table, _target(table, target), task)
+        encoder = read.encoder(table, target)
         x, y = encode_to_memmap(table, encoder, folder)
+        roles = read_roles(table, encoder, read.roles)
         foreign = None if ood is None else np.concatenate(list(_encoded(open_table(ood, root), encoder)))
         names = list(encoder.names)
         if leave_out is not None:
-            x, y, foreign, names = _without_class(x, y, names, leave_out, ood)
-        return cls(x, y, foreign, names, encoder.target, encoder.task, encoder.image_shape is not None, encoder)
+            own, y, names = _without_class(np.asarray(y), names, leave_out, ood)
+            x, foreign = x[own], x[~own]
+            roles = {name: values[own] for name, values in roles.items()}
+        return cls(x, y, foreign, names, roles, read.likelihood_of_numbers, encoder)
+
+    @property
+    def target(self) -> str:
+        return self.encoder.target
+
+    @property
+    def task(self) -> str:
+        return self.encoder.task
+
+    @property
+    def n_targets(self) -> int:
+        return len(self.names)
 
 
 def _encoded(table: Table, encoder: TableEncoder) -> Iterator[np.ndarray]:
@@ -336,9 +397,9 @@ def _encoded(table: Table, encoder: TableEncoder) -> Iterator[np.ndarray]:
 
 
 def _without_class(
-    x: np.ndarray, y: np.ndarray, names: list[Any], leave_out: Any, ood: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Any]]:
-    """The rows of the other classes, numbered anew, and those of this one."""
+    y: np.ndarray, names: list[Any], leave_out: Any, ood: Any
+) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+    """Which rows are of the other classes, the numbers of these classes, and their names."""
     found = [number for number, name in enumerate(names) if str(name) == str(leave_out)]
     if y.dtype.kind != "i" or y.ndim != 1 or not found:
         raise DataError(f"there is no class {leave_out!r} to leave out; the classes are {', '.join(map(str, names))}")
@@ -346,9 +407,8 @@ def _without_class(
         raise DataError("OOD rows come from another table (ood) or from a class (leave_out), not both")
     if len(names) < 3:
         raise DataError(f"leaving out {leave_out!r} leaves fewer than two classes")
-    own = np.asarray(y) == found[0]
-    rest = np.asarray(y)[~own]
-    return x[~own], rest - (rest > found[0]), x[own], [name for k, name in enumerate(names) if k != found[0]]
+    own = y != found[0]
+    return own, y[own] - (y[own] > found[0]), [name for k, name in enumerate(names) if k != found[0]]
 
 
 class _Trial:
@@ -357,13 +417,23 @@ class _Trial:
     Args:
         work: the rows.
         settings: of the estimators.
+        splits: how many there are.
         holdout: share of the rows that are held out.
         coverage: of intervals.
         seed: of the splits and of training.
     """
 
-    def __init__(self, work: _Work, settings: dict[str, Any], holdout: float, coverage: float, seed: int):
-        self.work, self.settings, self.holdout, self.coverage, self.seed = work, settings, holdout, coverage, seed
+    def __init__(self, work: _Work, settings: dict[str, Any], splits: int, holdout: float, coverage: float, seed: int):
+        from bedl.estimators.inputs import Related
+
+        self.work, self.settings, self.coverage, self.seed = work, settings, coverage, seed
+        self.count = max(1, round(holdout * len(work.x)))  # rows held out
+        self.related = Related.of(len(work.x), work.roles.get("groups"), work.roles.get("order"))
+        if self.related.order is not None and splits * self.count > len(work.x) // 2:
+            raise DataError(
+                f"{splits} splits in time, which hold out {holdout:g} of the rows each, leave too few to learn from. "
+                f"Ask for fewer ({option('splits', 2)}) or smaller ones ({option('holdout', 0.1)})"
+            )
         self.records: dict[str, Results] = {}
 
     def __call__(self, name: str, split: int) -> dict[str, Any]:
@@ -393,19 +463,29 @@ class _Trial:
         from bedl.estimators.inputs import held_out
 
         n, classes = len(self.work.x), tasks.get(self.work.task).column == "class"
-        count = max(1, round(self.holdout * n))
         seed = int(np.random.SeedSequence([self.seed, split]).generate_state(1)[0])
-        return held_out(n, count, seed, np.asarray(self.work.y) if classes else None)
+        rows = np.arange(n)
+        if self.related.order is not None:  # up to an earlier time
+            rows = np.sort(np.argsort(self.related.order, kind="stable")[: n - split * self.count])
+        labels = np.asarray(self.work.y)[rows] if classes else None
+        kept, out = held_out(len(rows), self.count, seed, labels, self.related[rows])
+        return rows[kept], rows[out]
 
     def _fitted(self, name: str, split: int, kept: np.ndarray) -> Any:
         import bedl.estimators
+        from bedl.estimators.tabular.baselines import Baseline
 
-        task = tasks.get(self.work.task)
-        estimator = getattr(bedl.estimators, task.estimator)(
-            method=name, random_state=self.seed + split, standardize="shared" if self.work.images else True,
-            **self.settings, **task.options,
-        )  # fmt: skip
-        return estimator.fit(np.array(self.work.x[kept]), np.array(self.work.y[kept]))
+        work, task = self.work, tasks.get(self.work.task)
+        rows = np.array(work.x[kept]), np.array(work.y[kept])
+        if name in BASELINES:
+            estimator: Any = Baseline(name, work.task, self.seed + split)
+        else:
+            images = work.encoder.image_shape is not None
+            estimator = getattr(bedl.estimators, task.estimator)(
+                method=name, random_state=self.seed + split, standardize="shared" if images else True, **self.settings,
+                **task.options, **work.options,
+            )  # fmt: skip
+        return estimator.fit(*rows, **fit_arguments(work.roles, kept))
 
     def _record(self, estimator: Any, out: np.ndarray) -> Results:
         engine, work = EstimatorPredictor(estimator, self.work.encoder), self.work

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -38,7 +38,17 @@ from bedl.estimators.tabular.model import TableCallback, TabularModel
 from bedl.estimators.tabular.predict import EstimatorPredictor, batch_rows, scores_of_encoded
 from bedl.evaluation import tasks
 
-__all__ = ["EncodedTable", "FitRun", "FitSettings", "encode", "fit", "split"]
+__all__ = [
+    "EncodedTable",
+    "FitRun",
+    "FitSettings",
+    "ReadingSettings",
+    "encode",
+    "fit",
+    "fit_arguments",
+    "split",
+    "target_of",
+]
 
 
 MIN_ROWS = 20  # rows; of fewer none are held out
@@ -96,6 +106,11 @@ def encode(
     found = {name: np.load(folder / f"{name}.npy") for name in ROLES if (folder / f"{name}.npy").exists()}
     held_x, held_y = out or (None, None)
     return EncodedTable(x, y, held_x, held_y, found)
+
+
+def fit_arguments(roles: Mapping[str, np.ndarray], rows: Any = slice(None)) -> dict[str, np.ndarray]:
+    """What `read_roles` found, of some rows, as an estimator's `fit` takes it."""
+    return {"sample_weight" if name == "weight" else name: values[rows] for name, values in roles.items()}
 
 
 def _write_rows(path: Path, source: np.ndarray, chosen: np.ndarray, step: int) -> None:
@@ -161,34 +176,61 @@ MIN_CHECKPOINT_SECONDS, MAX_CHECKPOINT_SECONDS = (
 
 
 @dataclass(frozen=True)
-class FitSettings:
+class ReadingSettings:
+    """How a table is read, as `fit` and `compare` are asked for it; `bedl.tabular.fit` explains it."""
+
+    task: str = "auto"
+    likelihood: str | None = None
+    ignore: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    decimal: str = "auto"
+    date_order: str = "auto"
+    na_values: Sequence[str] = ()
+    drop_missing_target: bool = False
+    group: str | None = None
+    time: str | None = None
+    weight: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", _task(self.task, self.likelihood))
+        for name in ("ignore", "categorical", "na_values"):
+            object.__setattr__(self, name, tuple(str(value) for value in getattr(self, name)))
+
+    @property
+    def roles(self) -> Roles:
+        """Columns of groups, times and weights."""
+        return Roles(self.group, self.time, self.weight)
+
+    def encoder(
+        self, table: Table, target: str | Sequence[str], progress: Progress = lambda count: None
+    ) -> TableEncoder:
+        """Decide how the table is read. Bad tables end here."""
+        self.roles.check(table)
+        return TableEncoder.fit(
+            table, target, self.task, {*self.ignore, *self.roles.no_features}, self.categorical,
+            drop_missing_target=self.drop_missing_target, progress=progress, decimal=self.decimal,
+            date_order=self.date_order, na_values=self.na_values,
+        )  # fmt: skip
+
+    @property
+    def likelihood_of_numbers(self) -> dict[str, Any]:
+        """The likelihood, as estimators of numbers of any kind take it, if one was named."""
+        return {"likelihood": self.likelihood} if self.likelihood in REAL else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings(ReadingSettings):
     """What was asked for; `bedl.tabular.fit` explains it. A fit is resumed only with the same."""
 
     data: str
     target: str | tuple[str, ...]
-    task: str = "auto"
-    ignore: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    drop_missing_target: bool = False
     holdout: float = 0.1
     epochs: int | None = None
     ensemble: int = 1
     hidden: tuple[int, ...] | None = None
     seed: int = 0
     method: str = "auto"
-    decimal: str = "auto"
     class_weight: str | None = None
-    date_order: str = "auto"
-    na_values: tuple[str, ...] = ()
-    group: str | None = None
-    time: str | None = None
-    weight: str | None = None
-    likelihood: str | None = None
-
-    @property
-    def roles(self) -> Roles:
-        """Columns of groups, times and weights."""
-        return Roles(self.group, self.time, self.weight)
 
 
 class FitRun:
@@ -255,14 +297,8 @@ class FitRun:
     def decide(self, progress: Progress) -> TableEncoder:
         """How the table is read. Bad tables end here, and leave nothing behind."""
         if self.encoder is None:
-            s = self.settings
-            s.roles.check(self.table)
-            self.encoder = TableEncoder.fit(
-                self.table, s.target, s.task, {*s.ignore, *s.roles.no_features}, s.categorical,
-                drop_missing_target=s.drop_missing_target, progress=progress, decimal=s.decimal,
-                date_order=s.date_order, na_values=s.na_values,
-            )  # fmt: skip
-            if s.class_weight is not None and tasks.get(self.encoder.task).column != "class":
+            self.encoder = self.settings.encoder(self.table, self.settings.target, progress)
+            if self.settings.class_weight is not None and tasks.get(self.encoder.task).column != "class":
                 raise DataError(f"class_weight is for classes, and {self.encoder.task} has none. Leave it out")
             try:
                 self.partial.mkdir(exist_ok=True)
@@ -294,17 +330,14 @@ class FitRun:
                                        least_seconds=MIN_CHECKPOINT_SECONDS),
                 random_state=s.seed, method=s.method, **self._options(),
             )  # fmt: skip
-            given = {"sample_weight" if name == "weight" else name: values for name, values in rows.roles.items()}
-            return estimator.fit(rows.x, rows.y, **given)
+            return estimator.fit(rows.x, rows.y, **fit_arguments(rows.roles))
 
     def _options(self) -> dict[str, Any]:
         """What the estimator of the task takes beside the rest."""
         assert self.encoder is not None
-        given = {"class_weight": self.settings.class_weight}
-        if self.settings.likelihood in REAL:
-            given["likelihood"] = self.settings.likelihood
-        own = {name: value for name, value in given.items() if value is not None}
-        return {**tasks.get(self.encoder.task).options, **own}
+        s = self.settings
+        weight = {} if s.class_weight is None else {"class_weight": s.class_weight}
+        return {**tasks.get(self.encoder.task).options, **weight, **s.likelihood_of_numbers}
 
     def finish(
         self, estimator: Any, rows: EncodedTable, scores: dict[str, float], notes: Sequence[str] = ()
@@ -491,9 +524,11 @@ def fit(
         raise DataError(f"class_weight is None or 'balanced', not {class_weight!r}")
     table = open_table(data, root, encoding)
     settings = FitSettings(
-        table.name, _target(table, target), _task(task, likelihood), tuple(ignore), tuple(categorical),
-        drop_missing_target, holdout, epochs, ensemble, hidden if hidden is None else tuple(hidden), seed, method,
-        decimal, class_weight, date_order, tuple(str(value) for value in na_values), group, time, weight, likelihood,
+        data=table.name, target=target_of(table, target), task=task, likelihood=likelihood, ignore=ignore,
+        categorical=categorical, decimal=decimal, date_order=date_order, na_values=na_values,
+        drop_missing_target=drop_missing_target, group=group, time=time, weight=weight, holdout=holdout, epochs=epochs,
+        ensemble=ensemble, hidden=hidden if hidden is None else tuple(hidden), seed=seed, method=method,
+        class_weight=class_weight,
     )  # fmt: skip
     callback = callback or TableCallback()
     with _place(out) as place, locked(place):
@@ -538,7 +573,7 @@ def _place(out: str | PathLike[str] | None) -> Iterator[Path]:
         yield Path(folder, "model")
 
 
-def _target(table: Table, target: str | Sequence[str] | None) -> str | tuple[str, ...]:
+def target_of(table: Table, target: str | Sequence[str] | None) -> str | tuple[str, ...]:
     """The target column, or several; the table's own if none is named."""
     if target is None or not len(target):
         if table.default_target is None:

@@ -338,7 +338,10 @@ class EstimatorPredictor:
         with torch.no_grad():
             prediction: Any = self.estimator.encoded_dist(x, self.encoder)
             intervals = self.estimator.interval_of(prediction, coverage) if hasattr(prediction, "interval") else ()
-        return self._found(prediction, intervals, y)
+        found = self._found(prediction, intervals, y)
+        if getattr(self.estimator, "has_held_out_labels", False):
+            found["set"] = self.estimator.set_of(prediction, coverage)
+        return found
 
     def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
         """The same of the linear model that learned from the same rows, if the method has one among its members."""
@@ -352,7 +355,7 @@ class EstimatorPredictor:
             intervals = prediction.interval(coverage) if hasattr(prediction, "interval") else ()
         return self._found(prediction, intervals, y)
 
-    def _found(self, prediction: Any, intervals: Any, y: np.ndarray | None) -> Quantities:
+    def _found(self, prediction: Any, intervals: Any, y: np.ndarray | None) -> dict[str, np.ndarray]:
         import torch
 
         with torch.no_grad():

@@ -24,17 +24,17 @@ def columns_section(columns: Sequence[ColumnSummary]) -> str:
         return ""
     ordered = sorted(columns, key=lambda c: (-c.importance if math.isfinite(c.importance) else 0.0, -c.outside))
     rows = [
-        [data(c.name, 40), _with_error(c.importance, c.error), number(c.drift, 2), percent(c.outside),
-         "drift" if abs(c.drift) > DRIFT or c.outside > OUTSIDE else ""] for c in ordered[:LISTED]
+        [data(c.name, 40), data(c.values, 60), _with_error(c.importance, c.error), number(c.drift, 2),
+         percent(c.outside), "drift" if abs(c.drift) > DRIFT or c.outside > OUTSIDE else ""] for c in ordered[:LISTED]
     ]  # fmt: skip
-    head = ["column", "importance (nats)", "difference from training", "outside of training", ""]
+    head = ["column", "values", "importance (nats)", "difference from training", "outside of training", ""]
     numbers = table(f"{len(rows)} of {len(columns)} columns", head, rows)
     how = (
         "Importance: rise of the negative log-likelihood where the column is permuted, ± standard error. Difference: "
         "of the means in standard deviations of training; for categories the total variation distance. Outside: rows "
         "beyond the range of training, or with a new category."
     )
-    return card("Columns: importance and drift", how, f'<div class="tables">{_bars(ordered)}{numbers}</div>', wide=True)
+    return card("Columns: importance and drift", how, _bars(ordered) + numbers, wide=True)
 
 
 def _with_error(value: float, error: float) -> str:

@@ -12,7 +12,16 @@ from bedl.evaluation.report import layout, svg
 from bedl.evaluation.report.layout import card, count, data, legend, number, percent, quantile_rows, table, text
 from bedl.evaluation.tasks import Maps, Results, meanings
 
-__all__ = ["KindWords", "comparison_section", "domains", "kinds", "learning_section", "maps_section", "said_of_parts"]
+__all__ = [
+    "KindWords",
+    "comparison_section",
+    "comparison_table",
+    "domains",
+    "kinds",
+    "learning_section",
+    "maps_section",
+    "said_of_parts",
+]
 
 
 BARS = 48  # in all
@@ -132,8 +141,28 @@ def _stack(
 # A section that compares methods: a line each, the best first.
 
 
+CONSTANT = "constant baseline"
 SHOWN = ("nll", "rmse", "accuracy", "coverage", "calibration_error", "ece", "ood_auroc")
 TIMES = {"fit_seconds": "fit, s", "predict_seconds": "1,000 rows, s"}
+
+
+def comparison_table(comparison: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[tuple[str, str]]]]]:
+    """Heads of columns, and for each method its name and in each column a number and its standard error, as texts.
+
+    Args:
+        comparison: as for `comparison_section`.
+    """
+    summary, known = comparison["summary"], meanings()
+    shown = [name for name in SHOWN if any(name in row for row in summary)]
+    names = [*shown, *TIMES]
+    if any("difference" in row for row in summary):
+        names.insert(1, "difference")
+    labels = {"difference": "NLL − best", **TIMES}
+    head = ["method", *(labels.get(name) or known[name].label for name in names)]
+    rows = [(row["method"], [_cell(row, name) for name in names]) for row in summary]
+    if constant := comparison.get("constant"):
+        rows.append((CONSTANT, [("", "") if name in labels else _cell(constant, name) for name in names]))
+    return head, rows
 
 
 def comparison_section(comparison: Mapping[str, Any]) -> str:
@@ -142,16 +171,9 @@ def comparison_section(comparison: Mapping[str, Any]) -> str:
     Args:
         comparison: ``summary``, a row per method as `bedl.compare` has them, ``constant``, ``refused``.
     """
-    summary = comparison["summary"]
-    names = [name for name in SHOWN if any(name in row for row in summary)]
-    known = meanings()
-    head = ["method", *(known[name].label for name in names), *TIMES.values()]
-    rows = [[data(row["method"], 40), *(_cell(row, name) for name in names), *(_cell(row, t) for t in TIMES)]
-            for row in summary]  # fmt: skip
-    constant = comparison.get("constant") or {}
-    if constant:
-        cells = [_cell(constant, name) for name in names]
-        rows.append(["constant baseline", *cells, "", ""])
+    summary, (head, methods) = comparison["summary"], comparison_table(comparison)
+    rows = [[data(name, 40), *(f"{shown} <small>± {error}</small>" if error else shown for shown, error in cells)]
+            for name, cells in methods]  # fmt: skip
     splits = max((row["splits"] for row in summary), default=0)
     how = (
         f"All methods were trained on the same {splits} splits; ± is the standard error of the mean. The best "
@@ -171,16 +193,16 @@ def comparison_section(comparison: Mapping[str, Any]) -> str:
     )
 
 
-def _cell(row: Mapping[str, Any], name: str) -> str:
+def _cell(row: Mapping[str, Any], name: str) -> tuple[str, str]:
     value = row.get(name)
     if value is None or not math.isfinite(value):
-        return "–"
+        return "–", ""
     share = name in meanings() and meanings()[name].share
-    shown = percent(value) if share else number(value, 3 if name in TIMES else 4)
+    shown = percent(value) if share else number(value, 3)
     error = row.get(f"{name}_se")
     if not error or name in TIMES:
-        return shown
-    return f"{shown} <small>± {percent(error) if share else number(error, 2)}</small>"
+        return shown, ""
+    return shown, percent(error) if share else number(error, 2)
 
 
 # A section on the training: what was chosen, the loss, the settings.

@@ -29,6 +29,13 @@ from bedl.evaluation.tasks._base import (
 )
 from bedl.evaluation.tasks._maps import Maps, map_results
 from bedl.evaluation.tasks._results import ColumnSummary, Examples, Results, ResultsError, Slice, concatenate
+from bedl.evaluation.tasks._sets import (
+    LabelScores,
+    label_scores,
+    prediction_sets,
+    set_threshold,
+    set_thresholds_by_class,
+)
 
 __all__ = [
     # what there is
@@ -39,6 +46,12 @@ __all__ = [
     "Output",
     "Quantities",
     "Task",
+    # sets of classes
+    "LabelScores",
+    "label_scores",
+    "prediction_sets",
+    "set_threshold",
+    "set_thresholds_by_class",
     # records of predictions, and their scores
     "ColumnSummary",
     "Examples",

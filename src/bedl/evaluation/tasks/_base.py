@@ -16,6 +16,7 @@ import numpy as np
 import bedl.evaluation.tasks
 from bedl._utils.errors import BEDLError
 from bedl.evaluation import metrics
+from bedl.evaluation.tasks._sets import prediction_sets, set_threshold
 
 if TYPE_CHECKING:
     from bedl.evaluation.tasks._results import Results
@@ -43,7 +44,8 @@ __all__ = [
 
 Quantities = Mapping[str, np.ndarray]
 """What is predicted for some points: the outputs of a task by name, and, where the model can say them exactly,
-``lower`` and ``upper`` end of the interval, ``log_density`` of the observed targets and ``cdf`` at them.
+``lower`` and ``upper`` end of the interval, or the classes in a prediction ``set``, ``log_density`` of the observed
+targets and ``cdf`` at them.
 shapes: (n, names) or (n,)
 """
 
@@ -352,14 +354,14 @@ def held_out_factors(scores: Any, mass: Any, coverage: float) -> tuple[np.ndarra
 
 
 def _factors(scores: np.ndarray, mass: np.ndarray, coverage: float) -> tuple[float, float]:
-    rows, close = mass[-1] + 1, 1e-6  # not one row more for rounding's sake
-    tail = (1 - coverage) / 2
-    below = int((mass <= tail * rows * (1 + close)).sum()) - 1
-    above = int((mass < (1 - tail) * rows * (1 - close)).sum())
+    rows, close, own = mass[-1] + 1, 1e-6, np.diff(mass, prepend=0.0)  # not one row more for rounding's sake
+    tail = (1 - coverage) / 2 * rows * (1 + close)
+    below = int((mass <= tail).sum()) - 1
+    above = int((mass[-1] - mass + own > tail).sum())  # as from above: halves of absolute scores end alike
     if below >= 0 and above < len(scores):
         return -scores[below], scores[above]
     order = np.argsort(np.abs(scores), kind="stable")
-    place = int((np.diff(mass, prepend=0.0)[order].cumsum() < coverage * rows * (1 - close)).sum())
+    place = int((own[order].cumsum() < coverage * rows * (1 - close)).sum())
     both = float(np.abs(scores[order[place]])) if place < len(scores) else math.inf
     return both, both
 
@@ -403,18 +405,23 @@ LINKS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 def with_intervals(
     outputs: Mapping[str, np.ndarray], intervals: Mapping[str, Any] | None, coverage: float
 ) -> dict[str, np.ndarray]:
-    """The outputs of a model with ``lower`` and ``upper`` as rows held out ask for, where the model knows of such.
+    """The outputs of a model with ``lower`` and ``upper`` as rows held out ask for, where the model knows of such; of
+    classes with a prediction ``set``.
 
     Args:
         outputs: of the model, among them ``mean`` and ``spread``; for positive and bounded targets also
             ``linked_centre`` and ``linked_spread``, from which `LINKS` lead to the targets. shapes: (n, targets)
         intervals: ``signed`` scores and ``mass``, as for `held_out_factors`, or absolute ``scores``; ``link`` and
-            ``knee``, if there is a link. None: nothing was held out.
+            ``knee``, if there is a link; of classes the scores of labels. None: nothing was held out.
         coverage: the probability.
     """
     from statistics import NormalDist
 
     found = dict(outputs)
+    if intervals is not None and "own" in intervals:
+        p = found["probabilities"].astype(np.float64)
+        threshold = set_threshold({name: np.asarray(values) for name, values in intervals.items()}, coverage)
+        return {**found, "set": prediction_sets(p / p.sum(1, keepdims=True), threshold)}
     if intervals is None or not {"spread", "linked_spread"} & set(outputs):
         return found
     scores, mass = (

@@ -75,6 +75,7 @@ class ColumnSummary(NamedTuple):
     importance: float  # rise of the negative log-likelihood where the column is permuted; NaN if not known
     error: float  # its standard error over rows
     drift: float  # difference of means in standard deviations; of categories the total variation distance; or NaN
+    values: str  # what it holds: mean and standard deviation, or its most frequent categories
     outside: float  # share of rows beyond the range of training, or with a value that is not in it
 
 

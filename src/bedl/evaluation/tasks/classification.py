@@ -32,6 +32,7 @@ class ClassificationResults(Results):
         data_entropy: as aleatoric_entropy; None where the model does not tell three parts apart. shape: (n,)
         distributional_entropy: for lack of evidence. shape: (n,)
         model_entropy: for what the network may be; the three add up to `entropy`. shape: (n,)
+        sets: which classes the prediction set of a row holds; None where there are none. shape: (n, C)
         log_density: log p(label), for an exact likelihood where a probability rounds to 0. shape: (n,)
         examples, target_name, title, ood, about, notes: as for every `Results`; ood has the same classes.
 
@@ -51,11 +52,12 @@ class ClassificationResults(Results):
     data_entropy: Array | None = None
     distributional_entropy: Array | None = None
     model_entropy: Array | None = None
+    sets: Array | None = None
 
     task: ClassVar[str] = "classification"
     PARTS: ClassVar[tuple[str, ...]] = ("data_entropy", "distributional_entropy", "model_entropy")
     ARRAYS: ClassVar[tuple[str, ...]] = (
-        *("probabilities", "entropy", "aleatoric_entropy", "epistemic_entropy"), "labels", *PARTS
+        *("probabilities", "entropy", "aleatoric_entropy", "epistemic_entropy"), "labels", *PARTS, "sets"
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -65,7 +67,9 @@ class ClassificationResults(Results):
             raise ResultsError(
                 f"probabilities have shape {table.shape}, but there are {len(self.class_names)} class names"
             )
-        self._check(*self.ARRAYS[1:])
+        self._check(*self.ARRAYS[1:-1])
+        if self.sets is not None and np.shape(self.sets) != table.shape:
+            raise ResultsError(f"sets have shape {np.shape(self.sets)}, the probabilities {table.shape}")
         if not (np.isfinite(table).all() and table.min() >= 0 and np.allclose(table.sum(1), 1, atol=1e-3)):
             raise ResultsError("probabilities must be finite, not negative, and sum to 1 in every row")
         if self.labels is not None:
@@ -156,6 +160,8 @@ class Classification(Task):
         "average_precision": Meaning(
             "Average precision", "of the rarer class; of several classes, their mean; chance is a class's share of rows"
         ),
+        "set_coverage": Meaning("Set coverage", "share of rows whose prediction set holds their label", share=True),
+        "set_size": Meaning("Set size", "mean number of classes in a prediction set; fewer is better"),
         "mean_entropy": Meaning("Mean entropy", "of the predicted probabilities, in nats"),
         "ecdf_auc": Meaning("ECDF-AUC", "log C − mean entropy in nats; high is confident"),
         **DETECTION,
@@ -170,8 +176,9 @@ class Classification(Task):
     ) -> dict[str, np.ndarray]:
         """``prediction`` (the name of the class), ``entropy``, ``aleatoric_entropy``, ``epistemic_entropy`` (in nats;
         the latter two add up to the first), where the model tells them apart ``data_entropy``,
-        ``distributional_entropy`` and ``model_entropy``, which do too, then ``probability_<class>``. There are no
-        intervals of classes.
+        ``distributional_entropy`` and ``model_entropy``, which do too, then ``probability_<class>``. Where rows were
+        held out, ``prediction_set``, the names of the classes that hold the label with probability `coverage`, the most
+        probable first, with | between them, and ``set_size`` follow the prediction.
         """
         probabilities, entropy = quantities["probabilities"], quantities["entropy"]
         classes = names_for(names, probabilities.shape[1], "class")
@@ -182,6 +189,7 @@ class Classification(Task):
         }
         columns = {
             "prediction": np.asarray(classes)[probabilities.argmax(1)],
+            **(_set_columns(quantities["set"], probabilities, classes) if "set" in quantities else {}),
             "entropy": entropy,
             "aleatoric_entropy": aleatoric,
             "epistemic_entropy": entropy - aleatoric,
@@ -194,7 +202,7 @@ class Classification(Task):
         classes = names_for(names, probabilities.shape[1], "class")
         names_of_parts = ("entropy", "aleatoric_entropy", "epistemic_entropy", *self.record.PARTS)
         parts = {name: columns[name] for name in names_of_parts if name in columns}
-        return {"probabilities": probabilities, **parts, "class_names": classes}
+        return {"probabilities": probabilities, **parts, "class_names": classes, "sets": quantities.get("set")}
 
     def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
         found = {name: values.mean(0) for name, values in outputs.items()}
@@ -228,6 +236,10 @@ class Classification(Task):
                 rarest = np.bincount(labels, minlength=count).argmin() if count == 2 else slice(None)
                 values["auroc"] = float(np.nanmean(areas))
                 values["average_precision"] = float(np.nanmean(precisions[rarest]))
+        if some.any() and results.sets is not None:
+            sets = np.asarray(results.sets)[some]
+            values |= {"set_coverage": float(sets[np.arange(len(sets)), results.observed[some]].mean()),
+                       "set_size": float(sets.sum(1).mean())}  # fmt: skip
         values["mean_entropy"] = float(np.mean(results.entropy, dtype=float))
         if results.ood is None:
             return values
@@ -258,6 +270,14 @@ class Classification(Task):
             "entropy": float(np.abs(truth["entropy"] - other["entropy"]).max()),
             "labels_changed": float(np.mean(labels[0] != labels[1])),
         }
+
+
+def _set_columns(held: np.ndarray, probabilities: np.ndarray, classes: Sequence[Any]) -> dict[str, np.ndarray]:
+    sizes = held.sum(1)
+    order = np.argsort(np.where(held, -probabilities, 1.0), axis=1, kind="stable")
+    names = [str(name) for name in classes]
+    texts = ["|".join(names[c] for c in row[:size]) for row, size in zip(order.tolist(), sizes.tolist(), strict=True)]
+    return {"prediction_set": np.array(texts, dtype=object if not texts else str), "set_size": sizes}
 
 
 TASK = Classification()

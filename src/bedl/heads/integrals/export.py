@@ -32,9 +32,8 @@ from bedl.heads.integrals.nodes import LOG_EXPONENTIAL, MAX_STDS, quadrature_nod
 from bedl.moments import numerics
 
 MAX_VARIANCE = 1e6
-MAX_LOG_EVIDENCE_VARIANCE = (
-    16.0  # of the variance of a class's log evidence, given that and when it rings; beyond, rounding is all there is
-)
+# Of the variance of a class's log evidence, given that and when it rings; beyond, rounding is all there is
+MAX_LOG_EVIDENCE_VARIANCE = 16.0
 # of the third cumulant over -σ⁴b, the fourth over σ⁶b, the fifth over -σ⁸b: coefficients of b^i t^j, t = σ²/(σ² + 4)
 CUMULANTS = (
     (

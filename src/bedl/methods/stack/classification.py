@@ -150,7 +150,9 @@ class ClassStack(Stack):
 
     # -- what the rows that were held out say -----------------------------------------------------
     @torch.no_grad()
-    def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> None:
+    def finish(
+        self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         y = y.reshape(len(y))
         if self.linear is not None:
             self.linear.fit(x, y, fold, weight)  # type: ignore[operator]
@@ -179,6 +181,8 @@ class ClassStack(Stack):
         vacuity = torch.cat([lacking for _, (_, lacking), _ in found], 1)
         self.usual_vacuity.copy_(vacuity[: len(self.usual_vacuity)].quantile(USUAL, 1))
         self._tell_noise(found, unknown, counts[held])
+        parts = zip(found, unknown.split(self.chunk), strict=True)
+        return held, torch.cat([self._mixed(self._fallen_back(log_p, far))[0] for (_, (log_p, _), _), far in parts])
 
     def _tell_noise(self, found: Sequence[Any], unknown: Tensor, counts: Tensor) -> None:
         """The share of what may be noise that leaves to members, of rows held out, the ignorance that folds show."""

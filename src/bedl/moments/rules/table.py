@@ -21,7 +21,6 @@ from bedl.moments.rules import (
     arithmetic,
     attention,
     conv,
-    indexing,
     linear,
     norm,
     numerical,
@@ -34,13 +33,13 @@ from bedl.moments.rules._base import approximation
 # fmt: off
 TABLE: dict[str, dict[str, Callable]] = {
     "affine": {
-        "linear": linear.linear, "matmul mm bmm mv dot": indexing.matmul, "__rmatmul__": linear.rmatmul,
+        "linear": linear.linear, "matmul mm bmm mv dot": shape.matmul, "__rmatmul__": linear.rmatmul,
         "addmm baddbmm": linear.addmm, "einsum": linear.einsum, "bilinear": linear.bilinear,
         "F.embedding": linear.embedding, "embedding_bag": linear.embedding_bag,
         "tensordot": linear.products(torch.tensordot),
         "outer ger": linear.products(torch.outer), "inner": linear.products(torch.inner),
         "kron": linear.products(torch.kron),
-        "sparse.mm spmm": indexing.sparse_mm, "sparse.addmm": indexing.sparse_addmm,
+        "sparse.mm spmm": shape.sparse_mm, "sparse.addmm": shape.sparse_addmm,
         **{f"conv{d}d": conv.convolution(getattr(F, f"conv{d}d"), d) for d in (1, 2, 3)},
         **{f"conv_transpose{d}d": conv.convolution(getattr(F, f"conv_transpose{d}d"), d) for d in (1, 2, 3)},
     },
@@ -116,8 +115,8 @@ TABLE: dict[str, dict[str, Callable]] = {
         "torch._pad_packed_sequence": attention.packs(torch._pad_packed_sequence), "diff": shape.diff,
     },
     "indexing": {
-        "index_add": indexing.index_add, "index_copy": indexing.index_copy, "index_fill": indexing.index_fill,
-        "scatter": indexing.scatter, "scatter_add": indexing.scatter_add, "scatter_reduce": indexing.scatter_reduce,
+        "index_add": shape.index_add, "index_copy": shape.index_copy, "index_fill": shape.index_fill,
+        "scatter": shape.scatter, "scatter_add": shape.scatter_add, "scatter_reduce": shape.scatter_reduce,
     },
 }
 # Functions that only move entries: one rule for all, made from the function itself.

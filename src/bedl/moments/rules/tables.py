@@ -91,9 +91,12 @@ def _nodes(count: int) -> Tensor:
     return torch.from_numpy(np.cos(np.pi * (np.arange(count) + 0.5) / count) / 2)
 
 
-@torch.compiler.assume_constant_result
 def _coefficients(name: str, device: torch.device) -> Tensor:
     return _TABLES[name].on(device)
+
+
+# As `torch.compiler.assume_constant_result` does, which imports the compiler: a second that most programs never need.
+_coefficients._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _looked_up(m: Tensor, v: Tensor, name: str) -> tuple[Tensor, ...]:

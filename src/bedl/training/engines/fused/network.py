@@ -165,7 +165,7 @@ def _kind(head: Any) -> type[KernelLoss] | None:
     if type(head) is Normal:
         return NormalLoss
     usual = type(head) is Dirichlet and head.class_weight is None and head.ignore_index is None
-    return DirichletLoss if usual and not head.label_smoothing and head.nodes <= _kernels.training.MAX_NODES else None
+    return DirichletLoss if usual and not head.label_smoothing and head.nodes <= _kernels.MAX_NODES else None
 
 
 # The loss of many networks' outputs, and its derivatives by them.
