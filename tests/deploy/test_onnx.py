@@ -243,3 +243,20 @@ def test_every_net_of_the_benchmarks(name, tmp_path):
     export(method, tmp_path / "net.onnx", example=net.inputs(8))
     x = net.inputs(50, seed=1)
     assert_agrees(OnnxModel(tmp_path / "net.onnx").predict(x.numpy()), method.predict(x))
+
+
+class Rewritten(nn.Module):
+    """Operations that are written otherwise for ONNX."""
+
+    def forward(self, x):
+        y = (1 - x).square().unflatten(1, (2, 2)).movedim(1, -1)
+        return torch.where((y > 0.5) & (y < 2), y, -y).flatten(1)
+
+
+@pytest.mark.parametrize("layer", [Rewritten(), nn.BatchNorm1d(4)], ids=["traced once", "traced again"])
+def test_operations_that_onnx_has_otherwise(layer, tmp_path):
+    """As they are, and where PyTorch's decompositions are needed."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(layer, bedl.GaussianLinear(4, 2)).eval(), torch.randn(20, 4)
+    report = bedl.export(net, tmp_path / "net.onnx", example=x)
+    assert max(report.scaled.values()) < 1e-4

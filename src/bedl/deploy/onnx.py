@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -271,16 +272,72 @@ def to_onnx(prepared: Prepared) -> Any:
     with torch.no_grad():
         names = list(prepared.module(*(part[:2] for part in prepared.example)))
     with _quiet():
-        converted: Any = torch.onnx.export(
-            program, tuple(part[:4] for part in prepared.example), dynamo=True, verbose=False, optimize=False,
-            input_names=list(prepared.inputs.names), output_names=list(names),
-        )  # fmt: skip
+        converted = _translated(program, prepared, names)
         # Large constants stay as they were trained: exp(log-variance) would be a second copy of the weights.
         simplify(converted.model, FOLD)
         proto = converted.model_proto
     _name_outputs(proto, list(names))
     _strip(proto)
     return proto
+
+
+def _translated(program: Any, prepared: Prepared, names: list[str]) -> Any:
+    """The graph in ONNX's operations, without tracing it again where it has no others than the exporter knows."""
+
+    def translate() -> Any:
+        return torch.onnx.export(
+            program, tuple(part[:4] for part in prepared.example), dynamo=True, verbose=False, optimize=False,
+            input_names=list(prepared.inputs.names), output_names=list(names),
+        )  # fmt: skip
+
+    if lower(program.graph_module.graph):
+        program.run_decompositions = lambda table=None: program
+        try:
+            return translate()
+        except torch.onnx.OnnxExporterError:  # an operation without a translation of its own
+            del program.run_decompositions
+    return translate()
+
+
+def lower(graph: torch.fx.Graph) -> bool:
+    """Write a captured graph, in place, in operations that ONNX has, and say whether that is all it needs.
+
+    A graph that works in place, or has graphs inside, has to be traced again by PyTorch's own decompositions.
+    """
+    aten = torch.ops.aten
+
+    def put(node: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        with graph.inserting_before(node):
+            new = graph.call_function(target, args, kwargs)
+        new.meta.update(node.meta)
+        return new
+
+    for node in list(graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default)):
+        graph.erase_node(node)
+    for node in list(graph.nodes):
+        new: Any = None
+        if node.target is aten.square.default:
+            new = put(node, aten.mul.Tensor, node.args[0], node.args[0])
+        elif node.target is aten.rsub.Scalar and len(node.args) == 2:
+            new = put(node, aten.add.Tensor, put(node, aten.neg.default, node.args[0]), node.args[1])
+        elif node.target is aten.movedim.int:
+            x, source, to = node.args
+            count = x.meta["val"].dim()
+            order = [i for i in range(count) if i != source % count]
+            order.insert(to % count, source % count)
+            new = put(node, aten.permute.default, x, order)
+        elif node.target is aten.to.dtype:
+            new = put(node, aten._to_copy.default, node.args[0], dtype=node.args[1])
+        elif node.target in (aten.__and__.Tensor, aten.__or__.Tensor):
+            new = put(node, getattr(aten, f"bitwise_{node.target._opname.strip('_')}").Tensor, *node.args)
+        elif node.target is aten.detach_.default:  # of constants
+            new = node.args[0]
+        if new is not None:
+            node.replace_all_uses_with(new)
+            graph.erase_node(node)
+    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    plain = (torch._ops.OpOverload, types.BuiltinFunctionType)
+    return all(isinstance(t, plain) and not getattr(getattr(t, "_schema", None), "is_mutable", False) for t in targets)
 
 
 def _name_outputs(proto: Any, names: list[str]) -> None:
