@@ -122,7 +122,7 @@ def test_a_stop_when_all_is_done(name):
 
 
 def test_a_fit_that_is_terminated_before_it_has_begun_leaves_nothing(shelf, tmp_path, monkeypatch):
-    from bedl.cli.stopping import Stopped
+    from bedl.cli import Stopped
     from bedl.estimators.tabular import fitting as fits
 
     def stop(path, content):
@@ -137,8 +137,8 @@ def test_a_fit_that_is_terminated_before_it_has_begun_leaves_nothing(shelf, tmp_
 
 
 def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
+    from bedl.cli import Stopped
     from bedl.cli.progress import TrainingBar
-    from bedl.cli.stopping import Stopped
 
     def stop(self, run, row):
         raise Stopped(signal.SIGTERM)
@@ -154,9 +154,9 @@ def test_a_fit_that_is_terminated_can_be_resumed(shelf, tmp_path, monkeypatch):
 
 
 def test_a_stop_that_a_library_swallows_is_still_one(monkeypatch):
-    from bedl.cli import stopping
+    from bedl import cli
 
-    monkeypatch.setattr(stopping, "_asked", [signal.SIGTERM])
+    monkeypatch.setattr(cli, "_asked", [signal.SIGTERM])
     said = run("fit", "no.csv", "-t", "y")  # what fails now may do so for that
     assert (said.exit_code, said.stderr) == (143, "Stopped.\n")
 

@@ -12,7 +12,7 @@ import pytest
 
 from bedl._utils.io import OutputExistsError
 from bedl.data import DataError, DataFileError, fetch, list_datasets, verify
-from bedl.data.datasets.sources import SOURCES, PublishedPart, PublishedSet
+from bedl.data.datasets.download import SOURCES, PublishedPart, PublishedSet
 
 from .server import serve
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from bedl.data import DataError, TableEncoder, encoded_batches, open_table, written
+from bedl.data import DataError, TableEncoder, encoded_batches, open_table, parsing
 from bedl.data.profile import identifies
 
 ROWS = 40
@@ -94,7 +94,7 @@ def test_a_decimal_comma_that_was_asked_for_holds_for_every_column(tmp_path):
 
 def test_words_stay_words():
     for texts in (["red", "1,5"], ["1,23,4"], ["1.5.2"], ["01.02.2020"], ["$"], ["1,2345.6"], ["--1"], ["10-20"]):
-        assert written.number_styles(pa.array(texts)) == set(), texts
+        assert parsing.number_styles(pa.array(texts)) == set(), texts
 
 
 @pytest.mark.parametrize("label", [lambda i: f"name {i}", lambda i: f"#{i - i % 8 // 3}"])
@@ -191,7 +191,7 @@ def test_no_such_day_is_an_error(tmp_path):
         encoder.features(pa.RecordBatch.from_pydict({"x": ["30.02.2023"]}))
 
 
-@pytest.mark.parametrize("marker", written.MARKERS)
+@pytest.mark.parametrize("marker", parsing.MARKERS)
 def test_markers_of_missing_numbers(tmp_path, marker):
     path = table(tmp_path, x=[marker, *X[1:]], y=[*TRUE[:-1], marker.upper()], c=["+", "-"] * (ROWS // 2))
     encoder = TableEncoder.fit(open_table(path), "y", drop_missing_target=True)

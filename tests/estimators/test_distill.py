@@ -12,8 +12,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 from bedl import BEDLClassifier, BEDLRegressor
-from bedl.estimators.committee import ClassCommittee, TargetCommittee, fitted, near_rows
-from bedl.estimators.distill import quantile_edges
+from bedl.estimators.distill import ClassCommittee, TargetCommittee, fitted, near_rows, quantile_edges
 from bedl.nn.tabular import QuantileCodes
 
 

@@ -5,7 +5,7 @@ import pandas
 import pytest
 
 from bedl import BEDLClassifier, BEDLRegressor
-from bedl.estimators.acquisition import candidates, most_telling
+from bedl.estimators.explanation import candidates, most_telling
 
 
 def after(covariance, labelled, noise):

@@ -9,7 +9,7 @@ from torch import nn
 
 from bedl import BEDLClassifier
 from bedl.data import DataFileNotFoundError
-from bedl.data.datasets.images import load_images
+from bedl.data.datasets.builtin import load_images
 from bedl.evaluation import metrics
 from bedl.methods import Batch, Problem, registry
 

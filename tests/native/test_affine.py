@@ -25,9 +25,7 @@ GAP = 3.5  # stands where nothing is to be written
 def layer(networks: int, n: int, inputs: int, outputs: int, known: bool) -> dict:
     g = torch.Generator().manual_seed(n)
     size = inputs * outputs
-    parameters = torch.randn(
-        networks, 2 * size + outputs + 3, generator=g
-    )  # as in `bedl.training.engines.fused.layers`
+    parameters = torch.randn(networks, 2 * size + outputs + 3, generator=g)  # as in `bedl.training.engines.fused`
     made = [torch.rand(networks, size + 5, generator=g) for _ in range(2)]
     weight = [rows[:, :size].unflatten(1, (outputs, inputs)) for rows in (parameters, *made)]
     x, v = torch.randn(networks, n, inputs, generator=g), torch.rand(networks, n, inputs, generator=g)

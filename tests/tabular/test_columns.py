@@ -6,7 +6,7 @@ import pytest
 
 from bedl.data.columns import BooleanColumn, CategoryColumn, NumberColumn
 from bedl.estimators import tabular
-from bedl.estimators.tabular.columns import Sample, causes, slices, summaries
+from bedl.estimators.tabular.predict import Sample, causes, slices, summaries
 from bedl.evaluation.tasks.regression import RegressionResults
 
 WEIGHTS, STD = np.array([1.0, 0.3, 0.0]), 0.5

@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 from bedl.data import DataError, TableEncoder, open_table
-from bedl.data.roles import Roles, read_roles
+from bedl.data.encode import Roles, read_roles
 from bedl.estimators import tabular
 from bedl.estimators.tabular.fitting import encode
 from tests.cli.verbs import run

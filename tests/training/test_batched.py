@@ -15,8 +15,7 @@ from bedl.methods import BEDL, Batch, Problem, registry
 from bedl.nn.tabular import PeriodicEmbedding, SkipLinear, Standardize
 from bedl.objectives import PAC, HyperPrior, Known, MarginalLikelihood, Objective, Sum, Unknown, WeightPrior
 from bedl.objectives.ood_samples import around_and_beyond
-from bedl.training.engines.fused.layers import Pair
-from bedl.training.engines.fused.network import OutputLoss
+from bedl.training.engines.fused import OutputLoss, Pair
 from bedl.training.engines.stacked import StackedNetworks
 
 R, N, D = 3, 20, 4

@@ -13,9 +13,9 @@ from torch.autograd import forward_ad
 from bedl._kernels import inference as image_kernel
 from bedl._kernels import training as pbp
 from bedl._kernels import training as training
-from bedl._kernels.activations import TABLES
 from bedl._kernels.inference import (
     MAX_NODES,
+    TABLES,
     LayerSpec,
     Small,
     chain,

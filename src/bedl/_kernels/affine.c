@@ -1,6 +1,6 @@
 /* A Gaussian linear layer of many networks, in training: its three products in one call, and the six of its derivatives.
  *
- * Twin of bedl.training.engines.fused.layers.Affine, which has the formulas. Libraries multiply such small matrices one call
+ * Counterpart of bedl.training.engines.fused.Affine, which has the formulas. Libraries multiply such small matrices one call
  * after the other; here what is multiplied stays in the cache for the next product, and nothing is passed over twice.
  */
 #include <stdlib.h>

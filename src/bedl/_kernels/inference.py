@@ -8,7 +8,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ def _load() -> ctypes.CDLL | None:
     return library
 
 
-_library = _load()
+_library: Any = _load()  # None where there is none
 
 
 def is_built() -> bool:
@@ -105,7 +105,6 @@ def relu_moments(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: f
     Returns:
         shapes: (*shape), (*shape)
     """
-    assert _library is not None
     m, v = aligned(m, v)
     mean, variance = torch.empty_like(m), torch.empty_like(m)
     _library.bedl_rectified(m.numel(), *(x.data_ptr() for x in (m, v, mean, variance)), _floats(tuple(fit)), unit, far)
@@ -117,7 +116,6 @@ def relu_moments_backward(
     fit: Sequence[float], unit: float, far: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Derivatives by m and v, from those by the results of `relu_moments`, of which `mean` is one. shapes: (*shape)"""
-    assert _library is not None
     tensors = aligned(m, v, mean, by_mean, by_variance)
     tensors += [torch.empty_like(tensors[0]), torch.empty_like(tensors[0])]
     _library.bedl_rectified_gradients(m.numel(), *(x.data_ptr() for x in tensors), _floats(tuple(fit)), unit, far)
@@ -161,7 +159,6 @@ def small_network(
     Returns:
         shapes: (n, outputs), (n, outputs)
     """
-    assert _library is not None
     count, made = len(layers), (x.shape[0], layers[-1].mean.shape[0])
     numbers = [x.shape[1]]
     pointers: list[int | None] = []
@@ -199,7 +196,6 @@ def normal_parts(m: Tensor, v: Tensor, targets: int, learned: bool, log_beta: fl
     Returns:
         shapes: 4 × (n, D)
     """
-    assert _library is not None
     made = m.new_empty(4, m.shape[0], targets)
     _library.bedl_normal_parts(m.shape[0], targets, learned, log_beta, m.data_ptr(), v.data_ptr(), made.data_ptr())
     return made.unbind()
@@ -239,7 +235,6 @@ def log_mean_softmax(m: Tensor, v: Tensor, times: int, mixture: Sequence[float])
     Returns:
         shape: (*batch, C)
     """
-    assert _library is not None
     m, v = m.contiguous(), v.expand_as(m).contiguous()
     made = torch.empty_like(m)
     points, tensors = m.shape[:-1].numel(), (x.data_ptr() for x in (m, v, made))
@@ -263,7 +258,6 @@ def data_entropy(
     Returns:
         shape: (*batch)
     """
-    assert _library is not None
     m, v = m.contiguous(), v.contiguous()
     made = m.new_empty(m.shape[:-1])
     tensors = (x.data_ptr() for x in (m, v, made))
@@ -275,7 +269,6 @@ def data_entropy(
 def _log_survival_and_density(
     m: Tensor, v: Tensor, nodes: Tensor, mixture: Sequence[float], results: int
 ) -> list[Tensor]:
-    assert _library is not None
     m, v, nodes = (x.contiguous() for x in (m, v.expand_as(m), nodes.expand(*m.shape[:-1], -1)))
     made = [m.new_empty(*m.shape, nodes.shape[-1]) for _ in range(results)]
     points, classes = nodes.shape[:-1].numel(), m.shape[-1]
@@ -350,7 +343,6 @@ def packed_weights(link: LayerSpec, mean: Tensor, spread: Tensor, is_log: bool, 
         spread: variances, or their logarithms where `is_log`. shape: as `mean`
         gain: what the inputs' variances are multiplied by; None: the means' squares. shape: as `mean`
     """
-    assert _library is not None
     made = mean.new_empty(3 * link.window * (-(-link.outputs // FILLED) * FILLED))
     _library.bedl_panels(
         _numbers([link]), mean.data_ptr(), spread.data_ptr(), is_log, None if gain is None else gain.data_ptr(),
@@ -375,7 +367,6 @@ def chain(
     Returns:
         shapes: (n, height, width, outputs), (n, height, width, outputs)
     """
-    assert _library is not None
     even, odd = (max((link.inputs for link in part), default=0) for part in (links[::2], links[1::2]))
     at_a_time = max(1, min(len(x), ROOM // (3 * (even + odd))))
     size = 3 * at_a_time * (even + odd)
@@ -440,7 +431,7 @@ def variances(program: Program, x: Tensor) -> Variances:
     padded = _padded(x.square().mean(1).flatten(1))
     roots, last = x.new_empty(program.looked_up, padded.shape[1]), x.new_empty(padded.shape[1])
     pointers = (tensor.data_ptr() for tensor in (padded, roots, last))
-    _image_library().bedl_image_variances(*program.steps, *program.image[1:], padded.shape[1], *pointers)
+    _library.bedl_image_variances(*program.steps, *program.image[1:], padded.shape[1], *pointers)
     return Variances(roots, last[: len(x)])
 
 
@@ -460,7 +451,7 @@ def covariances(program: Program, x: Tensor, z: Tensor, symmetric: bool) -> Tens
     found = x.new_zeros(len(x), others.shape[1])
     sizes = (*program.image, len(x), others.shape[1], program.looked_up, int(symmetric))
     pointers = (tensor.data_ptr() for tensor in (own, others, looked_up, second.roots, found))
-    _image_library().bedl_image_covariances(*program.steps, *sizes, *pointers)
+    _library.bedl_image_covariances(*program.steps, *sizes, *pointers)
     found = found[:, : len(z)].contiguous()
     return found.triu_().add_(found.triu(1).T) if symmetric else found
 
@@ -490,6 +481,97 @@ def _places_of_relus(steps: Sequence[Step], shape: tuple[int, int]) -> int:
     return count
 
 
-def _image_library() -> Any:
-    assert _library is not None
-    return _library
+# Moments of activations: the kernels, and the tables that some of them read.
+
+
+# Coefficients by the name of the function, made when they are first asked for; filled by bedl.moments.rules.numerical.
+TABLES: dict[str, Callable[[], Tensor]] = {}
+
+
+def tabulated_moments(
+    m: Tensor, v: Tensor, plain: Tensor, name: str, scale: float, grows: bool
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of f(x), x ~ N(m, v).
+
+    Args:
+        m, v, plain: the latter f(m). shapes: (*shape)
+        name, scale, grows: of the table, see `bedl.moments.rules.numerical`.
+
+    Returns:
+        shapes: (*shape), (*shape)
+    """
+    tensors = aligned(m, v, plain)
+    mean, variance = torch.empty_like(tensors[0]), torch.empty_like(tensors[0])
+    pointers = (x.data_ptr() for x in (*tensors, mean, variance, TABLES[name]()))
+    _library.bedl_tabulated(m.numel(), *pointers, scale, grows)
+    return mean, variance
+
+
+def tabulated_moments_backward(
+    m: Tensor, v: Tensor, by_mean: Tensor, by_variance: Tensor, name: str, scale: float, grows: bool
+) -> tuple[Tensor, Tensor]:
+    """Derivatives by m and v, from those by the results of `tabulated_moments`. shapes: (*shape)"""
+    return _slopes("tabulated", (m, v, by_mean, by_variance), TABLES[name]().data_ptr(), scale, grows)
+
+
+# Activations made of pieces. `fit`, `unit` and `far` are those of `bedl._kernels.relu_moments`; all shapes (*shape).
+
+
+def elu_moments(
+    m: Tensor, v: Tensor, alpha: float, fit: Sequence[float], unit: float, far: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of ELU."""
+    return _moments("elu", m, v, alpha, _floats(tuple(fit)), unit, far)
+
+
+def elu_moments_backward(
+    m: Tensor, v: Tensor, mean: Tensor, by_mean: Tensor, by_variance: Tensor, alpha: float,
+    fit: Sequence[float], unit: float, far: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Derivatives by m and v, from those by the results of `elu_moments`, of which `mean` is one."""
+    return _slopes("elu", (m, v, mean, by_mean, by_variance), alpha, _floats(tuple(fit)), unit, far)
+
+
+def clipped_moments(
+    m: Tensor, v: Tensor, low: float, high: float, nodes: Sequence[float], fit: Sequence[float], unit: float, far: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of min(max(x, low), high); `nodes` are 12 of Gauss and Legendre, each with its weight."""
+    return _moments("clipped", m, v, low, high, _floats(tuple(nodes)), _floats(tuple(fit)), unit, far)
+
+
+def clipped_moments_backward(
+    m: Tensor, v: Tensor, mean: Tensor, by_mean: Tensor, by_variance: Tensor, low: float, high: float,
+    nodes: Sequence[float], fit: Sequence[float], unit: float, far: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Derivatives by m and v, from those by the results of `clipped_moments`, of which `mean` is one."""
+    law = _floats(tuple(nodes)), _floats(tuple(fit))
+    return _slopes("clipped", (m, v, mean, by_mean, by_variance), low, high, *law, unit, far)
+
+
+def hardswish_moments(m: Tensor, v: Tensor, fit: Sequence[float], unit: float, far: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance of hardswish."""
+    return _moments("hardswish", m, v, TABLES["hardswish"]().data_ptr(), _floats(tuple(fit)), unit, far)
+
+
+def hardswish_moments_backward(
+    m: Tensor, v: Tensor, by_mean: Tensor, by_variance: Tensor, fit: Sequence[float], unit: float, far: float
+) -> tuple[Tensor, Tensor]:
+    """Derivatives by m and v, from those by the results of `hardswish_moments`."""
+    table = TABLES["hardswish"]().data_ptr()
+    return _slopes("hardswish", (m, v, by_mean, by_variance), table, _floats(tuple(fit)), unit, far)
+
+
+def _moments(name: str, m: Tensor, v: Tensor, *constants: Any) -> tuple[Tensor, Tensor]:
+    m, v = aligned(m, v)
+    mean, variance = torch.empty_like(m), torch.empty_like(m)
+    pointers = (x.data_ptr() for x in (m, v, mean, variance))
+    getattr(_library, f"bedl_{name}")(m.numel(), *pointers, *constants)
+    return mean, variance
+
+
+def _slopes(name: str, tensors: Sequence[Tensor], *constants: Any) -> tuple[Tensor, Tensor]:
+    tensors = aligned(*tensors)
+    by_m, by_v = torch.empty_like(tensors[0]), torch.empty_like(tensors[0])
+    pointers = (x.data_ptr() for x in (*tensors, by_m, by_v))
+    getattr(_library, f"bedl_{name}_gradients")(by_m.numel(), *pointers, *constants)
+    return by_m, by_v

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from bedl._kernels import activations, inference
+from bedl._kernels import inference
 from bedl._utils.autograd import to_front
 
 _room = torch.library.Library("bedl", "DEF")  # the operators are there as long as this is
@@ -118,11 +118,11 @@ log_survival_and_density = _operator(inference.log_survival_and_density, _class_
 log_survival_density_and_slopes = _operator(
     inference.log_survival_density_and_slopes, _class_by_node, _backward_of_log_survival
 )
-tabulated_moments_backward = _operator(activations.tabulated_moments_backward, _like_first)
-tabulated_moments = _operator(activations.tabulated_moments, _like_first, _backward_of_tabulated)
-elu_moments_backward = _operator(activations.elu_moments_backward, _like_first)
-elu_moments = _operator(activations.elu_moments, _like_first, _backward_of_elu)
-hardswish_moments_backward = _operator(activations.hardswish_moments_backward, _like_first)
-hardswish_moments = _operator(activations.hardswish_moments, _like_first, _backward_of_hardswish)
-clipped_moments_backward = _operator(activations.clipped_moments_backward, _like_first)
-clipped_moments = _operator(activations.clipped_moments, _like_first, _backward_of_clipped)
+tabulated_moments_backward = _operator(inference.tabulated_moments_backward, _like_first)
+tabulated_moments = _operator(inference.tabulated_moments, _like_first, _backward_of_tabulated)
+elu_moments_backward = _operator(inference.elu_moments_backward, _like_first)
+elu_moments = _operator(inference.elu_moments, _like_first, _backward_of_elu)
+hardswish_moments_backward = _operator(inference.hardswish_moments_backward, _like_first)
+hardswish_moments = _operator(inference.hardswish_moments, _like_first, _backward_of_hardswish)
+clipped_moments_backward = _operator(inference.clipped_moments_backward, _like_first)
+clipped_moments = _operator(inference.clipped_moments, _like_first, _backward_of_clipped)

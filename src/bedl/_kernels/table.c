@@ -1,5 +1,5 @@
 /* Moments of smooth activations from a table: as in
- * bedl.moments.rules.tables, which says what it holds. */
+ * bedl.moments.rules.numerical, which says what it holds. */
 #include "table.h"
 
 #define AT_A_TIME 4096      /* numbers that one thread takes at once */

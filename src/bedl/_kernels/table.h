@@ -1,4 +1,4 @@
-/* Where numbers lie in a table of moments, and what it holds there; see bedl.moments.rules.tables.
+/* Where numbers lie in a table of moments, and what it holds there; see bedl.moments.rules.numerical.
  *
  * The place is computed for many numbers at once; what is looked up is one cell per number, whose coefficients lie
  * together and are summed as vectors.
@@ -6,7 +6,7 @@
 #pragma once
 #include "arithmetic.h"
 
-/* as in tables.py */
+/* as in numerical.py */
 #define ROWS_ABOVE 48 /* rows above and below that of u = 0 */
 #define ROWS_PER_UNIT 2
 #define COLUMNS 32

@@ -11,7 +11,6 @@ import functools
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +18,6 @@ from torch import Tensor
 from bedl._kernels import inference
 
 MAX_SIZE = 8  # numbers that a column is embedded in
-
-
-def _library() -> Any:
-    assert inference._library is not None
-    return inference._library
 
 
 def weights(mean: Tensor, logvar: Tensor, variance: Tensor, second_moment: Tensor) -> Tensor:
@@ -38,7 +32,7 @@ def weights(mean: Tensor, logvar: Tensor, variance: Tensor, second_moment: Tenso
     """
     divergence = mean.new_empty(len(mean))
     pointers = (x.data_ptr() for x in (mean, logvar, variance, second_moment, divergence))
-    _library().bedl_weights(*mean.shape, mean.stride(0), *pointers)
+    inference._library.bedl_weights(*mean.shape, mean.stride(0), *pointers)
     return divergence
 
 
@@ -54,7 +48,7 @@ def weights_gradients(
         variance, by_variance, by_second_moment: shape (R, n)
     """
     given = (pull, mean, variance, by_variance, by_second_moment, by_mean, by_logvar)
-    _library().bedl_weights_gradients(*mean.shape, mean.stride(0), *(x.data_ptr() for x in given))
+    inference._library.bedl_weights_gradients(*mean.shape, mean.stride(0), *(x.data_ptr() for x in given))
 
 
 @functools.lru_cache
@@ -80,7 +74,7 @@ def affine(
         loc, variance: results. shape: (R, n, outputs)
     """
     sizes = _sizes(*x.shape, loc.shape[2], weight[0].stride(0), weight[1].stride(0))
-    _library().bedl_affine(sizes, *_pointers((*weight, bias, x, x_variance, square, loc, variance)))
+    inference._library.bedl_affine(sizes, *_pointers((*weight, bias, x, x_variance, square, loc, variance)))
 
 
 def affine_gradients(
@@ -97,25 +91,25 @@ def affine_gradients(
     """
     sizes = _sizes(*x.shape, by_loc.shape[2], weight[0].stride(0), weight[1].stride(0))
     given = (*weight, x, x_variance, square, by_loc, by_variance, *by, *to)
-    _library().bedl_affine_gradients(sizes, *_pointers(given))
+    inference._library.bedl_affine_gradients(sizes, *_pointers(given))
 
 
 def relu_moments(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
     """As the kernel without room. tensors: m, v, results; all without gaps. shapes: (*shape)"""
     pointers = (x.data_ptr() for x in tensors)
-    _library().bedl_rectified(tensors[0].numel(), *pointers, inference._floats(tuple(fit)), unit, far)
+    inference._library.bedl_rectified(tensors[0].numel(), *pointers, inference._floats(tuple(fit)), unit, far)
 
 
 def relu_moments_backward(tensors: Sequence[Tensor], fit: Sequence[float], unit: float, far: float) -> None:
     """The same. tensors: m, v, mean, derivatives by both results, those by m and v. shapes: (*shape)"""
     pointers = (x.data_ptr() for x in tensors)
-    _library().bedl_rectified_gradients(tensors[0].numel(), *pointers, inference._floats(tuple(fit)), unit, far)
+    inference._library.bedl_rectified_gradients(tensors[0].numel(), *pointers, inference._floats(tuple(fit)), unit, far)
 
 
 def norms(x: Tensor) -> Tensor:
     """The norm of each row. x: shape (R, P), without gaps; result: shape (R,)"""
     result = x.new_empty(len(x))
-    _library().bedl_norms(*x.shape, x.data_ptr(), result.data_ptr())
+    inference._library.bedl_norms(*x.shape, x.data_ptr(), result.data_ptr())
     return result
 
 
@@ -132,7 +126,7 @@ def adam(
     """
     pointers = (x.data_ptr() for x in (parameters, gradient, mean, square))
     floats = ctypes.c_float * len(rate)
-    _library().bedl_adam(*gradient.shape, floats(*scale), floats(*rate), beta1, beta2, root, eps, *pointers)
+    inference._library.bedl_adam(*gradient.shape, floats(*scale), floats(*rate), beta1, beta2, root, eps, *pointers)
 
 
 def columns(z: Tensor, frequency: Tensor, phase: Tensor, weight: Tensor, bias: Tensor, made: Tensor) -> None:
@@ -146,7 +140,7 @@ def columns(z: Tensor, frequency: Tensor, phase: Tensor, weight: Tensor, bias: T
         made: result. shape: (R, n, d · (1 + size))
     """
     pointers = (x.data_ptr() for x in (z, frequency, phase, weight, bias, made))
-    _library().bedl_columns(*z.shape, *weight.shape[2:], weight.stride(0), *pointers)
+    inference._library.bedl_columns(*z.shape, *weight.shape[2:], weight.stride(0), *pointers)
 
 
 def columns_gradients(
@@ -154,7 +148,7 @@ def columns_gradients(
 ) -> None:
     """Derivatives by the four parameters, of those by what `columns` has made; shapes: as there"""
     pointers = (x.data_ptr() for x in (z, frequency, phase, weight, by_made, *by))
-    _library().bedl_columns_gradients(*z.shape, *weight.shape[2:], weight.stride(0), *pointers)
+    inference._library.bedl_columns_gradients(*z.shape, *weight.shape[2:], weight.stride(0), *pointers)
 
 
 def normal_loss(
@@ -179,7 +173,9 @@ def normal_loss(
     loss = torch.empty(rows)
     given = (strengths, loc, variance, y, weight, loss, by_loc, by_variance)
     pointers = (None if x is None else x.data_ptr() for x in given)
-    _library().bedl_normal_loss(rows, n, loc.shape[1] - n, targets, int(learned), log_beta, prior_precision, *pointers)
+    inference._library.bedl_normal_loss(
+        rows, n, loc.shape[1] - n, targets, int(learned), log_beta, prior_precision, *pointers
+    )
     return loss
 
 
@@ -208,7 +204,7 @@ def dirichlet_loss(
     pointers = (None if x is None else x.data_ptr() for x in given)
     laws = (inference._floats(tuple(mixture)), inference._floats(tuple(curves)))
     sizes = (rows, n, loc.shape[1] - n, classes, nodes, len(mixture) // 3)
-    _library().bedl_dirichlet_loss(*sizes, math.lgamma(classes), *laws, *pointers)
+    inference._library.bedl_dirichlet_loss(*sizes, math.lgamma(classes), *laws, *pointers)
     return loss
 
 
@@ -228,7 +224,6 @@ def take_in(
         mean, variance: of all weights, layer behind layer. shape: (weights,)
         shape, rate: of the noise precisions. shape: (targets,)
     """
-    assert inference._library is not None
     widths = (ctypes.c_int64 * len(sizes))(*sizes)
     pointers = (tensor.data_ptr() for tensor in (order, x, y, mean, variance, shape, rate))
     inference._library.bedl_pbp_pass(len(sizes) - 1, widths, len(order), *pointers)
@@ -242,6 +237,5 @@ def refine(mean: Tensor, variance: Tensor, factors: Sequence[array[float]], both
         factors: of each weight: linear, precision, shape, rate.
         both: shape and rate of lambda.
     """
-    assert inference._library is not None
     pointers = (numbers.buffer_info()[0] for numbers in (*factors, both))
     inference._library.bedl_pbp_refine(len(mean), mean.data_ptr(), variance.data_ptr(), *pointers)

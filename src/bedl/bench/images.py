@@ -13,7 +13,7 @@ import numpy as np
 from bedl.bench.benchmark import Cell, Preset, Root
 from bedl.bench.presets import CLIPPED, Setup, authors_options
 from bedl.bench.regression import seed_of
-from bedl.data.datasets.images import load_images
+from bedl.data.datasets.builtin import load_images
 from bedl.evaluation import metrics
 from bedl.training.compile import has_fast_bfloat16
 
@@ -59,7 +59,7 @@ class Images(NamedTuple):
 
 def load(dataset: str, root: Root = None) -> Images:
     """A data set of the tables: ``mnist``, ``cifar10``, or ``cifar-1-5``, the first five classes of it."""
-    from bedl.data.datasets.images import load_images
+    from bedl.data.datasets.builtin import load_images
 
     name, some = ("cifar10", 5) if dataset == "cifar-1-5" else (dataset, 10)
     x, y, _ = load_images(name, root=root)

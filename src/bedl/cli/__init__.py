@@ -5,9 +5,8 @@ Every verb imports what it needs when it is called: `bedl predict model.onnx dat
 
 from __future__ import annotations
 
+import signal
 import sys
-
-from bedl.cli.stopping import Stopped, exit_code, listen, stop_listening
 
 __all__ = ["main"]
 
@@ -51,3 +50,51 @@ def _show_warnings() -> None:
         say(f"Warning: {message}")
 
     warnings.showwarning = show
+
+
+# How a command ends early: by Ctrl-C and SIGTERM. A command can be stopped while it imports, so nothing is imported.
+
+
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C. No KeyboardInterrupt: Typer would end the process at some of those without a word.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int = signal.SIGINT):
+        super().__init__(number)
+        self.number = number
+
+
+def exit_code(stop: BaseException) -> int:
+    """What a process that was stopped ends with: 128 and the number of the signal."""
+    return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+
+
+def listen() -> None:
+    """Make signals that end the process exceptions, so that what is under way is put away first."""
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it ignored
+        signal.signal(signal.SIGINT, _stop)
+
+
+def stop_listening() -> None:
+    """All is done, and what is left is Python's own end, which would let a signal look like a failure."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is _stop:
+            signal.signal(number, signal.SIG_IGN)
+
+
+_asked: list[int] = []
+
+
+def asked_to_stop() -> Stopped | None:
+    """The stop that was asked for, if one was: libraries may swallow the exception, and fail by it later."""
+    return Stopped(_asked[0]) if _asked else None
+
+
+def _stop(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    _asked.append(number)
+    raise Stopped(number)

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bedl.cli import Stopped, asked_to_stop, exit_code
 from bedl.cli.console import explained, say, say_error
 from bedl.cli.options import DEBUG
-from bedl.cli.stopping import Stopped, asked_to_stop, exit_code
-from bedl.cli.verbs import bench, compare, data, evaluate, fit, networks, predict, serve
+from bedl.cli.verbs import compare, data, evaluate, fit, networks, predict
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, what other tools end with when `head` has seen enough
 
@@ -94,9 +94,9 @@ app.command("predict")(predict.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(evaluate.report)
 app.command("export")(networks.export)
-app.command("serve")(serve.serve)
+app.command("serve")(predict.serve)
 app.command("compare")(compare.compare)
-app.command("bench")(bench.bench)
+app.command("bench")(compare.bench)
 app.command("methods")(compare.methods)
 app.command("check")(networks.check)
 app.add_typer(data.app, name="data")

@@ -9,15 +9,15 @@ from bedl.data.readers import open_table as open_table
 
 # columns → numbers
 from bedl.data.encode import TableEncoder as TableEncoder
-from bedl.data.memmap import encode_to_memmap as encode_to_memmap
-from bedl.data.memmap import encoded_batches as encoded_batches
+from bedl.data.encode import encode_to_memmap as encode_to_memmap
+from bedl.data.encode import encoded_batches as encoded_batches
 
 # standard data sets
-from bedl.data.datasets.uci import UCIData as UCIData
-from bedl.data.datasets.uci import UCISplit as UCISplit
-from bedl.data.datasets.images import load_images as load_images
-from bedl.data.datasets.uci import load_uci as load_uci
-from bedl.data.datasets.uci import uci_names as uci_names
+from bedl.data.datasets.builtin import UCIData as UCIData
+from bedl.data.datasets.builtin import UCISplit as UCISplit
+from bedl.data.datasets.builtin import load_images as load_images
+from bedl.data.datasets.builtin import load_uci as load_uci
+from bedl.data.datasets.builtin import uci_names as uci_names
 
 # downloads
 from bedl.data.datasets.download import DatasetInfo as DatasetInfo

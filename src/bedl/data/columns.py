@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from types import NoneType
 from typing import Any, ClassVar
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,8 @@ import pyarrow.compute as pc
 
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
+from bedl.data.parsing import is_style
 from bedl.data.unknown import UnknownValues
-from bedl.data.words import bucket_counts
-from bedl.data.written import is_style
 
 MAX_RANGES = 1e6  # ranges of the training data beyond its ends; networks of any depth say finite things so far out
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -77,7 +77,7 @@ class NumberColumn:
     mean: float
     has_missing: bool
     shift: float = 0.0
-    style: str = ""  # how texts are written, see `bedl.data.written`
+    style: str = ""  # how texts are written, see `bedl.data.parsing`
     low: float | None = None  # the smallest and the largest value of training; models of earlier versions have none
     high: float | None = None
     std: float | None = None
@@ -132,7 +132,7 @@ class DateColumn:
     mean: float  # days since 1970
     has_missing: bool
     std: float | None = None
-    style: str = ""  # how texts are written, see `bedl.data.written`
+    style: str = ""  # how texts are written, see `bedl.data.parsing`
     kind: ClassVar[str] = "date"
 
     @property
@@ -347,3 +347,52 @@ def _positions(count: int) -> np.ndarray:
 
 def _normal_quantiles(count: int) -> np.ndarray:
     return np.array([NormalDist().inv_cdf(p) for p in _positions(count)])
+
+
+# Free text as numbers: hashed TF-IDF, in bounded memory.
+
+
+BUCKETS = 64  # features of a column of free text; words that share a bucket count as one
+_WORD = r"[^\pL]+"  # what stands between words
+
+
+def words_of(texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """The words of texts in lower case, and the text that each is from. shapes: (words,)
+
+    Example:
+        >>> rows, words = words_of(pa.array(["A fine house!", None, "fine"]))
+        >>> rows.tolist(), words.to_pylist()
+        ([0, 0, 0, 2], ['a', 'fine', 'house', 'fine'])
+    """
+    lists = pc.split_pattern_regex(pc.utf8_lower(texts), _WORD)
+    rows, words = pc.list_parent_indices(lists), pc.list_flatten(lists)
+    some = pc.greater(pc.utf8_length(words), 0)
+    return rows.filter(some).to_numpy(zero_copy_only=False), words.filter(some)
+
+
+def bucket_counts(texts: pa.Array, buckets: int = BUCKETS) -> np.ndarray:
+    """How many words of each text fall into each bucket. shape: (n, buckets)"""
+    rows, words = words_of(texts)
+    coded = words.dictionary_encode()
+    # CRC-32 is the same on all machines, other than Python's own hash
+    bucket = np.array([crc32(word.encode()) % buckets for word in coded.dictionary.to_pylist()], dtype=np.int64)
+    counts = np.zeros((len(texts), buckets), dtype=np.float32)
+    np.add.at(counts, (rows, bucket[coded.indices.to_numpy(zero_copy_only=False)]), 1)
+    return counts
+
+
+@dataclass
+class WordCounts:
+    """In how many texts each bucket has a word, batch by batch."""
+
+    texts: int = 0
+    found: np.ndarray = field(default_factory=lambda: np.zeros(BUCKETS, dtype=np.int64))
+
+    def see(self, texts: pa.Array) -> None:
+        """Counts the next rows."""
+        self.texts += len(texts) - texts.null_count
+        self.found += (bucket_counts(texts) > 0).sum(0)
+
+    def idf(self) -> list[float]:
+        """Inverse document frequencies, as scikit-learn smooths them: log((1 + n)/(1 + found)) + 1."""
+        return (np.log((1 + self.texts) / (1 + self.found)) + 1).tolist()

@@ -1,24 +1,32 @@
-"""A table's columns → the numbers a network takes: decided once on the training table, the same ever after."""
+"""A table's columns → the numbers a network takes: decided once on the training table, the same ever after.
+
+Also the columns that say how rows are related, and encoded tables on disk.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
-from bedl._utils.errors import DataError, listed, option
+from bedl._utils.errors import DataError, DataFileError, listed, option
 from bedl.data import parsing
-from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict
-from bedl.data.profile import Progress, count_labels, count_words, infer_encoding, is_free_text, profile
-from bedl.data.readers import Table
+from bedl.data.columns import Column, Where, check_types, column_from_dict, column_to_dict, finite, labels_of, parsed
+from bedl.data.parsing import with_missing
+from bedl.data.profile import ColumnProfile, Progress, count_labels, count_words, infer_encoding, is_free_text, profile
+from bedl.data.readers import BATCH_ROWS, Table
 from bedl.data.target import Target, decide_target
 from bedl.data.unknown import DRAWS, UnknownValues, possible_rows
-from bedl.data.written import with_missing
 from bedl.evaluation import tasks
 
 FORMAT = "bedl.data.encoder"
@@ -407,3 +415,176 @@ class FeatureEncoder:
     def from_dict(cls, fields: dict[str, Any]) -> FeatureEncoder:
         """The inverse of `to_dict`."""
         return cls([column_from_dict(column) for column in fields["columns"]], [str(note) for note in fields["notes"]])
+
+
+# Columns that say how rows are related, or how much they count: groups, times and weights.
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Columns with a part to play in a fit; None: there is no such column.
+
+    Attributes:
+        group: rows of a patient, house, … belong together; it is no feature.
+        time: when rows were observed, a number or a date; it stays a feature.
+        weight: how much each row counts; it is no feature.
+    """
+
+    group: str | None = None
+    time: str | None = None
+    weight: str | None = None
+
+    @property
+    def no_features(self) -> list[str]:
+        """The columns among them that are not learned from."""
+        return [name for name in (self.group, self.weight) if name is not None]
+
+    def check(self, table: Table) -> None:
+        """An error unless the table has these columns."""
+        if self.group is not None and self.time is not None:
+            raise DataError(
+                "give a group or a time, not both: new rows are of new groups, or of the next period "
+                f"({option('group', self.group)}, {option('time', self.time)})"
+            )
+        for role in ("group", "time", "weight"):
+            name = getattr(self, role)
+            if name is not None and name not in table.columns:
+                raise DataError(
+                    f"{table.name} has no column {listed([name])} (named as {role}). Choose among "
+                    f"{listed(table.columns, 20)}"
+                )
+
+
+def read_roles(table: Table, encoder: TableEncoder, roles: Roles) -> dict[str, np.ndarray]:
+    """What these columns hold in the rows that are learned from: "groups", "order" and "weight". shapes: (n,)
+
+    Groups are numbered in the order in which they appear, times are numbers or days.
+    """
+    table = table.with_missing(encoder.na_values)
+    numbers = {name for name in (roles.time, roles.weight) if name is not None}
+    profiles = profile(table, sorted(numbers), (), (), numeric=True) if numbers else {}
+    numbered: dict[str, int] = {}
+    found: dict[str, list[np.ndarray]] = {}
+    for batch, first_row in _batches(table, encoder, [*numbers, *([roles.group] if roles.group else [])]):
+        if roles.group is not None:
+            labels = labels_of(parsing.plain(batch.column(roles.group)), Where(roles.group, first_row))
+            codes = [numbered.setdefault(label, len(numbered)) for label in labels.to_pylist()]
+            missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False))
+            found.setdefault("groups", []).append(_present(np.array(codes), missing, Where(roles.group, first_row)))
+        for name, key in ((roles.time, "order"), (roles.weight, "weight")):
+            if name is not None:
+                values = _values(batch, profiles[name], Where(name, first_row), key)
+                found.setdefault(key, []).append(values)
+    result = {key: np.concatenate(parts) for key, parts in found.items()}
+    weight = result.get("weight", np.ones(1))
+    if (weight < 0).any() or not weight.any():
+        raise DataError(f"column {listed([str(roles.weight)])} holds weights: numbers of at least 0, not all of them 0")
+    if "groups" in result and len(numbered) < 2:
+        raise DataError(f"column {listed([str(roles.group)])} holds one group only. Leave out {option('group')}")
+    return result
+
+
+def _batches(table: Table, encoder: TableEncoder, names: list[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    first_row = 0
+    wanted = dict.fromkeys([*names, *(encoder.target_columns if encoder.drop_missing_target else [])])
+    for batch in table.batches(columns=list(wanted)):
+        yield batch.filter(pa.array(encoder.labelled(batch))) if encoder.drop_missing_target else batch, first_row
+        first_row += len(batch)
+
+
+def _values(batch: pa.RecordBatch, column: ColumnProfile, where: Where, key: str) -> np.ndarray:
+    array = parsing.plain(batch.column(column.name))
+    if column.kind == "date" and key == "order":
+        values = parsed(lambda part: parsing.as_days(part, column.style), array, where, "a date")
+    elif column.kind == "number":
+        values = finite(parsed(lambda part: parsing.as_numbers(part, column.style), array, where, "a number"), where)
+    else:
+        kinds = "numbers or dates" if key == "order" else "numbers"
+        raise DataError(f"column {listed([column.name])} does not hold {kinds}. Name another column")
+    return _present(values, np.isnan(values), where)
+
+
+def _present(values: np.ndarray, missing: np.ndarray, where: Where) -> np.ndarray:
+    if missing.any():
+        raise DataError(f"{where.row(int(missing.argmax()))}: the value is missing, and each row needs one. Fill it in")
+    return values
+
+
+# Encoded batches, one after the other, and encoded tables on disk for what does not fit into memory.
+
+
+def encoded_batches(
+    table: Table,
+    encoder: TableEncoder,
+    rows: int = BATCH_ROWS,
+    unknown: UnknownValues | None = None,
+    extra: str = "error",
+    with_target: bool = True,
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """(features, targets) of each batch; targets are None without `with_target`.
+
+    Rows without a target are left out if the encoder was told so when it was fitted.
+    """
+    first_row = 0
+    encoder.check_columns(table.columns, extra)
+    for batch in table.batches(rows):
+        features = encoder.features(batch, unknown, extra, first_row)
+        targets = None
+        if with_target and encoder.drop_missing_target:
+            kept = encoder.labelled(batch)
+            # Rows keep their numbers in messages unless some are left out within this very batch.
+            features, targets = features[kept], encoder.targets(batch.filter(kept), first_row)
+        elif with_target:
+            targets = encoder.targets(batch, first_row)
+        first_row += len(batch)
+        yield features, targets
+
+
+def encode_to_memmap(
+    table: Table, encoder: TableEncoder, folder: str | PathLike[str], progress: Progress | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Writes the encoded table to features.npy and targets.npy, and opens both, memory-mapped, to read.
+
+    Memory holds one batch at a time, whatever the size of the table. The files appear when they are complete.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".encoding-") as temporary:
+            parts = _write(table, encoder, Path(temporary), progress)
+            for part in parts:
+                os.replace(part, folder / part.name)
+    except DataFileError:
+        raise
+    except OSError as error:
+        raise DataFileError(f"{folder} cannot be written to: {error}. Choose another folder") from None
+    features, targets = (np.load(folder / part.name, mmap_mode="r") for part in parts)
+    return features, targets
+
+
+def _write(table: Table, encoder: TableEncoder, folder: Path, progress: Progress | None) -> tuple[Path, Path]:
+    """Rows are appended batch by batch, as text files do not state their number; the headers are completed last."""
+    paths = folder / "features.npy", folder / "targets.npy"
+    with open(paths[0], "w+b") as x_file, open(paths[1], "w+b") as y_file:
+        target_type = np.dtype(tasks.get(encoder.task).dtype)
+        n = 0
+        for complete in (False, True):
+            _write_header(x_file, (n, encoder.n_features), np.dtype(np.float32))
+            _write_header(y_file, (n, *encoder.target_shape), target_type)
+            if complete:
+                break
+            for features, targets in encoded_batches(table, encoder):
+                assert targets is not None
+                x_file.write(np.ascontiguousarray(features).data)
+                y_file.write(np.ascontiguousarray(targets).data)
+                n += len(features)
+                if progress is not None:
+                    progress(len(features))
+    return paths
+
+
+def _write_header(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype) -> None:
+    file.seek(0)
+    # NumPy pads the header so that the first axis can grow to any length in place.
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, fields)

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bedl._utils.errors import DataError, listed, option
-from bedl.data import parsing, written
+from bedl.data import parsing
 from bedl.data.columns import (
+    BUCKETS,
     BooleanColumn,
     CategoryColumn,
     Column,
@@ -22,11 +23,12 @@ from bedl.data.columns import (
     NumberColumn,
     TextColumn,
     Where,
+    WordCounts,
     finite,
     shown,
+    words_of,
 )
 from bedl.data.readers import Table
-from bedl.data.words import BUCKETS, WordCounts, words_of
 
 Progress = Callable[[int], object]
 """Called with the number of rows read since the last call."""
@@ -66,7 +68,7 @@ class ColumnProfile:
     frequencies: Counter[float] | None = None  # of the distinct numbers; None if nobody asked, or they are too many
     most_distinct: int = 1000
     typed_text: bool = False  # text by the file's own account
-    style: str = ""  # how its numbers or dates are written, see `bedl.data.written`
+    style: str = ""  # how its numbers or dates are written, see `bedl.data.parsing`
     styles: set[str] | None = None  # of numbers in which all its texts can be read, from the first that is no plain one
     dates: set[str] | None = None  # the same of dates
     marks: set[str] = field(default_factory=set)  # points and commas in such texts
@@ -104,7 +106,7 @@ class ColumnProfile:
         if array.null_count < len(array) and self.kind != "category":
             values = self._text_values(array) if typed == "text" else self._typed_values(array, typed)
         if typed == "text" and self.kind == "category":
-            self._see_written(written.without_markers(array))
+            self._see_written(parsing.without_markers(array))
         if typed == "text" and self.kind == "number" and self.digits:
             self.digits = pc.all(pc.match_substring_regex(array, r"^\d+$")).as_py() is not False
             self.padded = self.padded or bool(pc.any(pc.match_substring_regex(array, r"^0\d")).as_py())
@@ -117,17 +119,17 @@ class ColumnProfile:
     def _see_written(self, array: pa.Array) -> None:
         """How the numbers or dates in a batch of text may be written."""
         if self.dates != set():
-            fits = written.date_styles(array)
+            fits = parsing.date_styles(array)
             self.dates = fits if self.dates is None else self.dates & fits
         if self.styles == set():
             return
-        found = written.number_styles(array)
+        found = parsing.number_styles(array)
         self.styles = found if self.styles is None else self.styles & found
         if not self.styles:
             return
         self.marks |= {mark for mark in ".," if pc.any(pc.match_substring_regex(array, rf"\d[{mark}]\d")).as_py()}
-        self.money = self.money or bool(pc.any(pc.match_substring_regex(array, written.MONEY)).as_py())
-        self.suffixes |= written.suffixes(array)
+        self.money = self.money or bool(pc.any(pc.match_substring_regex(array, parsing.MONEY)).as_py())
+        self.suffixes |= parsing.suffixes(array)
         codes = pc.any(pc.match_substring_regex(array, r"^0\d")).as_py()  # '007x' is no number, nor is '007'
         if len(self.suffixes) > _MOST_SUFFIXES or codes:
             self.styles = set()
@@ -251,7 +253,7 @@ def profile(
 
 
 def _kind_of_style(style: str) -> str:
-    return "date" if style in written.DATES else "number"
+    return "date" if style in parsing.DATES else "number"
 
 
 def _style(column: ColumnProfile, decimal: str, date_order: str) -> str | None:
@@ -262,10 +264,10 @@ def _style(column: ColumnProfile, decimal: str, date_order: str) -> str | None:
         return ""  # not with the mark that was asked for: perhaps as programs write numbers
     if column.dates:
         return _date_style(column, column.dates, date_order)
-    if not column.styles or written.style_with("1,234.5", column.suffixes, column.money) is None:
+    if not column.styles or parsing.style_with("1,234.5", column.suffixes, column.money) is None:
         return None
     marks = _marks(column, decimal)
-    return None if marks is None else written.style_with(marks, column.suffixes, column.money)
+    return None if marks is None else parsing.style_with(marks, column.suffixes, column.money)
 
 
 def _date_style(column: ColumnProfile, styles: set[str], date_order: str) -> str | None:

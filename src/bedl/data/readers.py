@@ -30,7 +30,7 @@ import pyarrow.csv as pacsv
 
 from bedl._utils.errors import DataError, DataFileError, DataFileNotFoundError, listed, option
 from bedl._utils.io import pid_alive
-from bedl.data.written import with_missing
+from bedl.data.parsing import with_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa

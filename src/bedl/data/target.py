@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from bedl._utils.errors import DataError, listed, option
 from bedl.data import parsing
 from bedl.data.columns import Where, check_types, labels_of, parsed, shown
+from bedl.data.parsing import without_markers
 from bedl.data.profile import ColumnProfile, LabelCounts
-from bedl.data.written import without_markers
 from bedl.evaluation import tasks
 
 MAX_CLASSES = 1000
@@ -34,7 +34,7 @@ class Target:
         classes: names, in the order of their codes; None where there are no classes.
         values: the classes as numbers, if the column holds numbers.
         several: the columns, if there are several.
-        style: how its numbers are written, see `bedl.data.written`.
+        style: how its numbers are written, see `bedl.data.parsing`.
     """
 
     name: str

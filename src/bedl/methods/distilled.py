@@ -1,6 +1,6 @@
 """One Gaussian network for tables, which learns from the rows and from an out-of-fold committee.
 
-The committee (`bedl.estimators.committee`) labels the rows themselves and rows near them; the network learns these
+The committee (`bedl.estimators.distill`) labels the rows themselves and rows near them; the network learns these
 labels and the rows' own as any others. R. Fakoor et al., "Fast, Accurate, and Simple Models for Tabular Data via
 Augmented Distillation", NeurIPS 2020; A. Malinin, B. Mlodozeniec, M. Gales, "Ensemble Distribution Distillation",
 ICLR 2020.

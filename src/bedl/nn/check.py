@@ -25,9 +25,9 @@ from bedl.moments import Moments, dispatch
 from bedl.moments.rules import approximation
 from bedl.nn import bayesianize, kept_deterministic
 from bedl.nn.calling import pick
+from bedl.nn.compat import computed_by
 from bedl.nn.convert import deterministic
 from bedl.nn.correction import log_std_ratios
-from bedl.nn.derived import computed_by
 from bedl.nn.draws import seeded
 from bedl.nn.layers import GaussianLayer
 from bedl.nn.points import draws_of_points

@@ -20,8 +20,15 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bedl._utils.errors import BEDLError
 from bedl.nn import layers, recurrent
-from bedl.nn.compat import patch_isinstance_checks, patch_libraries
-from bedl.nn.derived import Net, computed_by, copied, make_weights_plain, type_of
+from bedl.nn.compat import (
+    Net,
+    computed_by,
+    copied,
+    make_weights_plain,
+    patch_isinstance_checks,
+    patch_libraries,
+    type_of,
+)
 from bedl.nn.layers import GaussianMultiheadAttention
 
 GAUSSIAN_LAYERS: dict[type[nn.Module], type[layers.GaussianLayer]] = {

@@ -18,8 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bedl._utils.errors import BEDLError
 from bedl.moments import Moments, variance_dtype
 from bedl.moments.rules._base import LayerWeight
-from bedl.nn.compat import patch_libraries
-from bedl.nn.derived import compute_stored_weights
+from bedl.nn.compat import compute_stored_weights, patch_libraries
 from bedl.nn.draws import Draws, RowLayout, noise_of_rows, point_value
 
 INIT_LOGVAR = -9.0

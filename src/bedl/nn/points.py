@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
 from bedl.moments import Moments
-from bedl.nn.derived import copied
+from bedl.nn.compat import copied
 from bedl.nn.draws import Draws, RowLayout, Sharing, WatchedWeight, seeded
 from bedl.nn.layers import GaussianLayer, GaussianLinear
 

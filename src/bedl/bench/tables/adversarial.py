@@ -48,7 +48,7 @@ class Adversarial(Table):
     across = "metrics"
 
     def check(self, choice: Choice, root: Root = None) -> None:
-        from bedl.data.datasets.images import load_images
+        from bedl.data.datasets.builtin import load_images
 
         wanted = self.datasets if choice.datasets is None else choice.datasets
         for name in wanted:

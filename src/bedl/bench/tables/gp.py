@@ -47,7 +47,7 @@ class GP(Table):
         return (cell for cell in super().cells(choice) if cell.dataset in SUBSETS or cell.method not in EXACT)
 
     def check(self, choice: Choice, root: Root = None) -> None:
-        from bedl.data.datasets.images import load_images
+        from bedl.data.datasets.builtin import load_images
 
         wanted = self.datasets if choice.datasets is None else choice.datasets
         for name in sorted({SUBSETS.get(dataset, dataset) for dataset in wanted}):

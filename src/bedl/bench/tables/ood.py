@@ -57,7 +57,7 @@ class OOD(Table):
     across = "metrics"
 
     def check(self, choice: Choice, root: Root = None) -> None:
-        from bedl.data.datasets.images import load_images
+        from bedl.data.datasets.builtin import load_images
 
         wanted = self.datasets if choice.datasets is None else choice.datasets
         for name in {"mnist": ("mnist", "fashion_mnist"), "cifar-1-5": ("cifar10",)}.items():

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bedl.cli import Stopped, exit_code
 from bedl.cli.console import print_json, print_scores, say, widths
 from bedl.cli.options import Data, Debug, Encoding, Json, Overwrite, Root, Target, with_reading
-from bedl.cli.stopping import Stopped, exit_code
 
 if TYPE_CHECKING:
     from bedl.data import Table

@@ -20,8 +20,8 @@ import bedl
 from bedl._utils.errors import ModelFileError, listed, option
 from bedl._utils.io import OutputExistsError, OutputFileError, remedy
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
+from bedl.data.encode import Roles, read_roles
 from bedl.data.profile import Progress
-from bedl.data.roles import Roles, read_roles
 from bedl.estimators.tabular.folder import (
     ModelCard,
     actual,

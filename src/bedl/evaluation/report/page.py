@@ -16,7 +16,6 @@ import numpy as np
 
 from bedl._utils.io import check_writable, write_atomically
 from bedl.evaluation import tasks
-from bedl.evaluation.report.columns import columns_section, slices_section
 from bedl.evaluation.report.layout import (
     INTERVALS,
     POINTS,
@@ -30,7 +29,13 @@ from bedl.evaluation.report.layout import (
     verdict,
 )
 from bedl.evaluation.report.pages import Page, page_of
-from bedl.evaluation.report.parts import comparison_section, learning_section, maps_section
+from bedl.evaluation.report.parts import (
+    columns_section,
+    comparison_section,
+    learning_section,
+    maps_section,
+    slices_section,
+)
 from bedl.evaluation.tasks import Results, ResultsError, meanings, score
 
 

@@ -13,6 +13,7 @@ to add a file. No torch in here, and no model.
 from __future__ import annotations
 
 from bedl.evaluation.tasks._base import (
+    LabelScores,
     Meaning,
     Output,
     Quantities,
@@ -21,21 +22,18 @@ from bedl.evaluation.tasks._base import (
     automatic,
     get,
     held_out_factors,
+    label_scores,
     meanings,
     names,
+    prediction_sets,
     score,
+    set_threshold,
+    set_thresholds_by_class,
     signed_scores,
     with_intervals,
 )
 from bedl.evaluation.tasks._maps import Maps, map_results
 from bedl.evaluation.tasks._results import ColumnSummary, Examples, Results, ResultsError, Slice, concatenate
-from bedl.evaluation.tasks._sets import (
-    LabelScores,
-    label_scores,
-    prediction_sets,
-    set_threshold,
-    set_thresholds_by_class,
-)
 
 __all__ = [
     # what there is

@@ -120,7 +120,7 @@ class Results:
         notes: sentences for the section on limits, such as how many rows were left out and why.
         training: how the model was learned: ``chosen``, ``loss`` and ``val_nll`` of each epoch, ``settings``.
         linear: scores of a linear model that learned from the same rows, for comparison.
-        columns, slices: of a table; analyses of its columns, see `bedl.estimators.tabular.columns`.
+        columns, slices: of a table; analyses of its columns, see `bedl.estimators.tabular.predict`.
         maps: images with maps of their predictions, where rows are places of images; see `map_results`.
     """
 
