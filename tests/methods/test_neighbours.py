@@ -116,8 +116,8 @@ def model() -> BEDLRegressor:
 def test_rows_near_by_say_what_a_network_cannot(model: BEDLRegressor) -> None:
     X, y = ripples(500, 1)
     without = BEDLRegressor(**QUICK, method_options={"landmarks": 0}).fit(*ripples(1500, 0))
-    assert "corrected by rows near by" in model.chosen_
-    assert "corrected" not in without.chosen_
+    assert "with nearest-neighbour correction" in model.chosen_
+    assert "correction" not in without.chosen_
     errors = [float(np.sqrt(np.mean((m.predict(X) - y) ** 2))) for m in (model, without)]
     assert errors[0] < 0.5 * errors[1]
     low, high = model.predict_interval(X, 0.9)

@@ -70,7 +70,7 @@ class ConsoleCallback(Bars):
         say_notes(encoder.notes)
 
     def on_trained(self, chosen: str) -> None:
-        say(f"Learned by {chosen}.")
+        say(f"{chosen[0].upper()}{chosen[1:]}.")
 
     def on_rows(self, encoder: TableEncoder, counts: dict[str, int]) -> None:
         learned, held = counts["training"], counts["held_out"]

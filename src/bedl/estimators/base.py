@@ -569,7 +569,7 @@ class BEDLEstimator(Building):
 
     @property
     def chosen_(self) -> str:
-        """What was chosen and learned, in one line."""
+        """The method that was fitted, in one line: its options, or its members and their weights."""
         check_is_fitted(self, "method_")
         name, options = self.built_
         said = self.method_.summary()

@@ -260,7 +260,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
 
     @property
     def chosen_(self) -> str:
-        """What was chosen and learned, in one line."""
+        """The method that was fitted, in one line: its options, or its members and their weights."""
         if self.temperatures_ is None:
             return super().chosen_
         known, unknown = self.temperatures_

@@ -22,7 +22,7 @@ from bedl.estimators.explanation import MAX_ROWS, candidates, most_telling, rest
 from bedl.estimators.inputs import Related, check_targets, column_moments
 from bedl.estimators.likelihood import LIKELIHOODS, Link, likeliest_link
 from bedl.evaluation.tasks import held_out_factors, signed_scores
-from bedl.heads import head_of
+from bedl.heads.base import head_class
 from bedl.heads.predictive import LinkedPredictive
 from bedl.methods import registry
 
@@ -342,9 +342,8 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         if reset:
             self.task_ = str(self.likelihood) if self.likelihood not in LIKELIHOODS else "regression"
             self.n_targets_ = columns.shape[1]
-            head = head_of(self.task_, self.n_targets_)
             self.target_loc_, self.target_scale_ = np.zeros(self.n_targets_), np.ones(self.n_targets_)
-            if head.scaled_targets:
+            if head_class(self.task_).scaled_targets:
                 self.target_loc_, self.target_scale_ = column_moments(columns, weight)
             self._flat = y.ndim == 1
         elif columns.shape[1] != self.n_targets_:
@@ -353,8 +352,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return (columns - self.target_loc_) / self.target_scale_
 
     def _scale(self) -> tuple[np.ndarray, np.ndarray] | None:
-        scaled = head_of(self.task_, self.n_targets_).scaled_targets
-        return (self.target_loc_, self.target_scale_) if scaled else None
+        return (self.target_loc_, self.target_scale_) if head_class(self.task_).scaled_targets else None
 
     def _shaped(self, values: torch.Tensor) -> np.ndarray:
         return values.numpy()[:, 0] if self._flat else values.numpy()

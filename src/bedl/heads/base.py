@@ -248,9 +248,14 @@ def head_of(task: str, n: int, **options: object) -> Head:
         >>> head_of("classification", 3)
         Dirichlet(n_classes=3)
     """
+    return head_class(task)(n, **options)
+
+
+def head_class(task: str) -> type[Head]:
+    """The class of heads for a task."""
     if task not in _HEADS:
         raise BEDLError(f"there is no head for the task {task!r}; there are heads for {', '.join(sorted(_HEADS))}")
-    return _HEADS[task](n, **options)
+    return _HEADS[task]
 
 
 # A head whose integrals are done by sampling, as in the paper.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -77,11 +78,17 @@ class Stack(Method):
         raise NotImplementedError
 
     def summary(self) -> str:
-        networks = self.n_networks
-        counts = f"{networks} group{'s' * (networks > 1)} of {self._held} network{'s' * (self._held > 1)}"
-        shares = " + ".join(f"{share:.0%}" for share in self.shares[:networks])
-        line = f", linear {self.shares[-1]:.0%}" if self.linear is not None else ""
-        return f"{counts}, weighted by rows held out: networks {shares}{line}"
+        count, shares = len(self._members), self.shares
+        weights = {f"{count} network{'s' * (count > 1)}": sum(shares[: self.n_networks])}
+        if self.linear is not None:
+            weights["a linear model"] = shares[-1]
+        rest = 1 - sum(shares)
+        if round(rest, 2) > 0:
+            weights["the class frequencies"] = rest
+        bounds = [round(100 * total) for total in itertools.accumulate(weights.values(), initial=0.0)]  # they add up
+        percents = [f"{end - start} %" for start, end in itertools.pairwise(bounds)]
+        told = f"; out-of-fold weights {_listed(percents)}" if len(weights) > 1 else ""
+        return f"fold ensemble of {_listed(list(weights))}{told}"
 
     @property
     def place(self) -> Any:
@@ -170,3 +177,8 @@ class Stack(Method):
 
     def extra_repr(self) -> str:
         return f"folds={self.folds}, held={self._held}, shares={[round(share, 2) for share in self.shares]}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names with commas, and "and" before the last."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -81,10 +81,6 @@ class ClassStack(Stack):
     def shares(self) -> list[float]:
         return self.weights.sum(1)[: self.n_groups].tolist()
 
-    def summary(self) -> str:
-        rest = self.weights[-1].sum().item()
-        return super().summary() + (f", frequencies of the classes {rest:.0%}" if round(rest, 2) else "")
-
     # -- predicting -------------------------------------------------------------------------------
     def forward(self, x: Tensor | Moments) -> Predictive:
         """The mixture, in the members' present mode and with gradients. x: shape (n, *input)"""

@@ -99,7 +99,7 @@ class TargetStack(Stack):
 
     def summary(self) -> str:
         corrected = self._every_share()[self.n_groups :].sum().item()
-        return super().summary() + (f"; {corrected:.0%} corrected by rows near by" if corrected else "")
+        return super().summary() + (f"; {round(100 * corrected)} % with nearest-neighbour correction" if corrected else "")
 
     def _every_share(self) -> Tensor:
         """How much each group counts, then each group of networks that is corrected. shape: (groups + networks,)"""
