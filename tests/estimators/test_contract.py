@@ -34,7 +34,7 @@ def test_contract(estimator: Any, check: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*rows are too few to tell:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*rows are too few to calibrate:UserWarning")
 @parametrize_with_checks(
     [BEDLRegressor(device="cpu"), BEDLClassifier(device="cpu")], expected_failed_checks=cannot_hold
 )

@@ -151,4 +151,6 @@ def test_the_weights_that_are_told_add_up() -> None:
     stack = model.method_
     stack.weights.zero_()
     stack.weights[:, 0] = torch.tensor([0.08, 0.08, 0.38, 0.46]).to(stack.weights)
-    assert model.chosen_.endswith("networks, a linear model and the class frequencies; out-of-fold weights 16 %, 38 % and 46 %")
+    assert model.chosen_.endswith(
+        "networks, a linear model and the class frequencies; out-of-fold weights 16 %, 38 % and 46 %"
+    )

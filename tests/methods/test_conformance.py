@@ -271,7 +271,7 @@ def test_what_a_method_does_not_serve_it_refuses(name: str) -> None:
 
 
 @both
-@pytest.mark.filterwarnings("ignore:3 rows are too few to tell:UserWarning")
+@pytest.mark.filterwarnings("ignore:3 rows are too few to calibrate:UserWarning")
 def test_three_rows(name: str, task: str) -> None:
     """Too few to say anything, but no reason for nonsense."""
     X, y = small(task)

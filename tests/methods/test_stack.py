@@ -220,7 +220,7 @@ def test_several_targets_and_noisy_inputs() -> None:
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_few_rows(n: int) -> None:
     X, y = linear(n)
-    with pytest.warns(UserWarning, match=f"{n} rows are too few to tell"):
+    with pytest.warns(UserWarning, match=f"{n} rows are too few to calibrate"):
         model = BEDLRegressor(**{**QUICK, "epochs": 2}).fit(X, y)
     assert model.method_.folds == min(5, n)
     lower, upper = model.predict_interval(X)

@@ -483,10 +483,10 @@ class Building(Portable, BaseEstimator):
 # What the two estimators share: learning and predicting; what comes before is in `building`.
 
 
-MIN_CALIBRATION_ROWS = 9  # rows: with fewer there is none that 90 % of new ones stay below
+MIN_CALIBRATION_ROWS = 9  # rows: with fewer no score is above 90 % of new ones
 UNKNOWN_ROWS = 512  # rows with unknown values that are predicted at once
-FEW_ROWS = 64  # rows of a table, whose prediction is over before several threads have met
-MAX_HELD_OUT_ROWS = 100_000  # rows held out, and others, that a method in folds is shown at the end
+FEW_ROWS = 64  # rows of a table, up to which one thread is faster than several
+MAX_HELD_OUT_ROWS = 100_000  # held-out rows, and others, that a fold ensemble is fitted to at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -580,7 +580,7 @@ class BEDLEstimator(Building):
     def _fit_in_folds(
         self, points: Points, plan: TrainingConfig, seed: int, continuing: bool, related: Related
     ) -> list[dict[str, Any]]:
-        """Let each member learn from the points outside its fold, then the whole from those inside."""
+        """Train each member on the points outside its fold, then fit the ensemble to out-of-fold predictions."""
         name, folds, members = self.built_[0], self.method_.folds, self._members()
         for refused, what in ((continuing, "warm_start"), (plan.held_out > 0, "early_stopping")):
             if refused:
@@ -589,8 +589,8 @@ class BEDLEstimator(Building):
             raise ValueError(f"method {name!r} has {folds} folds and {points.n} points that count; it needs as many")
         if points.n < MIN_CALIBRATION_ROWS:
             warnings.warn(
-                f"{points.n} rows are too few to tell how sure predictions may be: that is learned from rows held out, "
-                f"and with fewer than {MIN_CALIBRATION_ROWS} rows 90 % intervals may hold far less; give more rows",
+                f"{points.n} rows are too few to calibrate predictions: that takes out-of-fold predictions, and with "
+                f"fewer than {MIN_CALIBRATION_ROWS} rows 90 % intervals may have a far lower coverage; give more rows",
                 stacklevel=3,
             )
         fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points), related)
@@ -660,7 +660,7 @@ class BEDLEstimator(Building):
 
     # -- predicting -------------------------------------------------------------------------------
     def linear_dist(self, X: np.ndarray) -> Any:
-        """What the linear model among a stack's members says, or None if there is none. X: shape (n, n_features)"""
+        """Predictions of the linear model of a fold ensemble, or None if there is none. X: shape (n, n_features)"""
         check_is_fitted(self, "method_")
         linear = getattr(self.method_, "linear", None)
         if linear is None:

@@ -1,7 +1,7 @@
-"""Fold ensembles: networks and a linear model that hold out folds, and are weighted by what they say of these.
+"""Fold ensembles: networks and a linear model, each trained without a fold, stacked by out-of-fold likelihood.
 
-Each member learns without one fold, so there is a prediction for every row by a member that has not seen it. These
-decide how much each kind of member counts and how wide it has to be, and how wide intervals have to be to cover.
+Each member learns without one fold, so every row has an out-of-fold prediction. These set the weights and scales of
+the kinds of members, and the width of intervals (cross-conformal).
 D. Wolpert, "Stacked Generalization", Neural Networks 1992; Y. Yao, A. Vehtari, D. Simpson, A. Gelman, "Using Stacking
 to Average Bayesian Predictive Distributions", Bayesian Analysis 2018.
 """
@@ -51,7 +51,7 @@ def sized(n: int) -> dict[str, Any]:
 
 @register(
     "stack",
-    "fold ensemble of such nets and a linear model, weighted by what they say of rows that they have not seen",
+    "fold ensemble of such nets and a linear model, stacked by out-of-fold likelihood",
     tasks=("regression", "classification"),
     training=training,
     sized=sized,
@@ -68,12 +68,12 @@ def stack(
 
     Args:
         problem: what it is for.
-        folds: in how many parts rows are cut; each network learns without one of them.
+        folds: number of folds; each network learns without one of them.
         held: how many of these are held out by a network; None: all.
-        groups: how many networks learn without the same fold, at most 2: one with a weak prior on weights and quick
-            waves, one with a strong prior and slow ones.
-        landmarks: how many rows of the table are kept, at most, to say how far another one is from them; 0: none, and
-            gaps between rows are taken for known.
+        groups: how many networks learn without the same fold, at most 2: one with a weak prior on weights and high
+            frequencies, one with a strong prior and low ones.
+        landmarks: how many training rows are kept, at most, for distances to the data; 0: none, and uncertainty does
+            not grow in gaps between rows.
     """
     if not 2 <= folds <= MANY_FOLDS:
         raise ValueError(f"stack: folds must lie between 2 and {MANY_FOLDS}, not {folds}")

@@ -1,4 +1,4 @@
-"""What stacks of targets and of classes share: members in groups and folds, and their weights."""
+"""Fold ensembles for any task: members in groups and folds, and their weights."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ FEW = 64  # rows, up to which all members are run as one
 class Stack(Method):
     """Groups of members, each of which learns without another fold, and a linear model beside them, as a mixture.
 
-    All members of a group share its weight, which makes the members' densities of the rows that they have not seen
-    most likely; see the subclasses. What the distance to the data says is unknown, is so for every member.
+    All members of a group share its weight; the weights maximise the out-of-fold likelihood, see the subclasses.
+    Uncertainty by the distance to the data is added to every member.
 
     Args:
         members: networks of the same build, group by group; member k of each group learns without fold k.
         folds: how many parts rows are cut into.
         held: how many of them are held out, each by a member of every group; None: all.
-        linear: a linear model per fold that is held out, which is one more group; None: without.
-        nearness: how far a row is from the data; None: that does not count.
+        linear: a linear model per held-out fold, which is one more group; None: without.
+        nearness: distances of rows to the data; None: without.
     """
 
     weights: Tensor
@@ -51,8 +51,8 @@ class Stack(Method):
         held = folds if held is None else held
         if folds < 2 or not 1 <= held <= folds or not members or len(members) % held:
             raise ValueError(
-                f"a stack has at least 2 folds, and for each that is held out a member of each group; not {folds} "
-                f"folds, of which {held} are held out, and {len(members)} members"
+                f"a fold ensemble has at least 2 folds, and a member of each group for each held-out fold; not {folds} "
+                f"folds, {held} of them held out, and {len(members)} members"
             )
         self._members = nn.ModuleList(members)
         self.linear, self.nearness = linear, nearness
@@ -74,7 +74,7 @@ class Stack(Method):
 
     @property
     def shares(self) -> list[float]:
-        """How much each group counts; the linear model, if there is one, comes last."""
+        """The weight of each group; the linear model, if there is one, comes last."""
         raise NotImplementedError
 
     def summary(self) -> str:
@@ -92,7 +92,7 @@ class Stack(Method):
 
     @property
     def place(self) -> Any:
-        """Where rows are, in units of what is predicted; None: no distances are kept."""
+        """Rows as points whose distances are in units of the prediction; None: no distances are kept."""
         return None if self.nearness is None else self.nearness.place
 
     # -- the members' own predictions -------------------------------------------------------------
@@ -110,7 +110,7 @@ class Stack(Method):
         return [torch.cat([part, getattr(linear, name)[None]]) for part, name in zip(parts, names, strict=True)]
 
     def _said(self, member: Any, x: Tensor | Moments, names: Sequence[str]) -> Any:
-        """What a member predicts, with the quantities of these names at least."""
+        """A member's prediction, with the quantities of these names at least."""
         parts = member.parts
         return member(x) if parts is None else self._read(parts[1], member.outputs(x), names)
 
@@ -142,7 +142,7 @@ class Stack(Method):
     def _out_of_fold(
         self, x: Tensor | Moments, fold: Tensor, names: Sequence[str], most: int | None = None
     ) -> Iterator[tuple[Tensor, list[Tensor], Tensor]]:
-        """Rows that are held out, some at a time, and what the members say that have not seen them.
+        """Out-of-fold predictions, some rows at a time.
 
         Then the first of these quantities as all members have it. shapes: (n,), (groups, n, …), (groups, held, n, …)
         Of more than `most` rows, that many, evenly spaced.
@@ -160,7 +160,7 @@ class Stack(Method):
             self.train(training)
 
     def _distances(self, x: Tensor | Moments, fold: Tensor, held: Tensor, weight: Tensor | None) -> Tensor | None:
-        """How far rows that are held out are from the others, in units of what is predicted. shape: (held,)"""
+        """Distances of held-out rows to the rows of other folds, in units of the prediction. shape: (held,)"""
         if self.nearness is None:
             return None
         training = self.training
@@ -172,7 +172,7 @@ class Stack(Method):
             self.train(training)
 
     def _steep(self, member: Any, x: Tensor) -> Tensor:
-        """What of a network's prediction says by its slopes how far apart rows are. shape: (n, outputs)"""
+        """The network outputs whose slopes weight the columns in distances. shape: (n, outputs)"""
         raise NotImplementedError
 
     def extra_repr(self) -> str:

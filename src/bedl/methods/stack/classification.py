@@ -1,4 +1,4 @@
-"""The stack of classes: a mixture of tempered probabilities."""
+"""Fold ensemble for classification: a mixture of tempered probabilities."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ __all__ = ["ClassStack"]
 
 
 TEMPERATURES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.2)
-UNSURE = 4.0  # squared distance, in log-odds, of which half is unknown
-USUAL = 0.99  # share of the rows held out whose lack of evidence is taken for usual
+UNSURE = 4.0  # squared distance, in log-odds, at which a prediction falls back halfway to the class frequencies
+USUAL = 0.99  # out-of-fold quantile up to which vacuity counts as usual
 LEAST_NOISE = 0.02  # share of what may be noise
-NUMBERS_HELD = 2**25  # that members predict of the rows held out, in all: of many classes some rows have to do,
+NUMBERS_HELD = 2**25  # out-of-fold predictions in all: with many classes a sample of rows is used,
 FEWEST = 1000  # but no fewer
 PARTS = ("log_probabilities", "vacuity", "spread")
 
 
 class ClassStack(Stack):
-    """A stack for classes.
+    """Fold ensemble for classification.
 
-    A component is a member at a temperature, p^(1/t): the weights of the pairs (group, temperature) make the labels
-    that were held out most likely. One more component says the shares of the classes, whatever the row: what is left
-    for labels that nothing foretells. Further away from the data than rows held out are, every member falls back on
-    the shares of the classes.
+    A component is a member at a temperature, p^(1/t): the weights of the pairs (group, temperature) maximise the
+    out-of-fold likelihood. One more component is the class frequencies, the same for all rows, for labels that cannot
+    be predicted. Beyond the distances of out-of-fold rows, every member falls back on the class frequencies.
 
-    How much of the entropy is noise, folds say, as for targets (see `TargetStack`): (K − 1) times what their
-    probabilities tell about which fold they are of is what more rows would tell, the part `model`; what members lack
-    of the evidence that is usual on the data is `distributional`, and the rest is `data`.
+    The jackknife over folds tells noise from model uncertainty, as for regression (see `TargetStack`): (K − 1) times
+    the mutual information of the label and the fold is the part `model`; entropy where evidence is below the usual is
+    `distributional`, and the rest is `data`.
 
     Args:
         members, folds, held, linear, nearness: as for `Stack`.
@@ -75,7 +74,7 @@ class ClassStack(Stack):
         self.register_buffer("weights", weights / self.n_groups)  # shape: (groups + 1, temperatures)
         self.register_buffer("log_frequencies", -torch.tensor(float(n_classes)).log().expand(n_classes).clone())
         self.register_buffer("noise", torch.ones(()))  # the share of what may be noise that is
-        self.register_buffer("usual_vacuity", torch.ones(len(members) // self.held_folds))  # of rows held out
+        self.register_buffer("usual_vacuity", torch.ones(len(members) // self.held_folds))  # out of fold
 
     @property
     def shares(self) -> list[float]:
@@ -111,7 +110,7 @@ class ClassStack(Stack):
         return p / p.sum(-1, keepdim=True), square
 
     def _familiar(self, vacuity: Tensor, unknown: Tensor) -> Tensor:
-        """From 0 where nothing is known to 1 where there is as much evidence as is usual. shape: (groups, …) -> (…)"""
+        """From 0 without evidence to 1 with the usual evidence. shape: (groups, …) -> (…)"""
         networks = len(self.usual_vacuity)  # a linear model has no evidence to speak of
         usual = self.usual_vacuity.reshape(-1, *(1,) * (vacuity.ndim - 1))
         evidence = usual / torch.maximum(vacuity[:networks], usual)
@@ -144,7 +143,7 @@ class ClassStack(Stack):
         p = (1 - unknown)[:, None] * log_p.exp() + unknown[:, None] * self.log_frequencies.exp()
         return _log(p)
 
-    # -- what the rows that were held out say -----------------------------------------------------
+    # -- fitting to out-of-fold predictions --------------------------------------------------------
     @torch.no_grad()
     def finish(
         self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None
@@ -181,7 +180,7 @@ class ClassStack(Stack):
         return held, torch.cat([self._mixed(self._fallen_back(log_p, far))[0] for (_, (log_p, _), _), far in parts])
 
     def _tell_noise(self, found: Sequence[Any], unknown: Tensor, counts: Tensor) -> None:
-        """The share of what may be noise that leaves to members, of rows held out, the ignorance that folds show."""
+        """The share of noise that leaves members the model uncertainty that the jackknife finds out of fold."""
         sums = []
         for (_, (log_p, vacuity), everyone), far in zip(found, unknown.split(self.chunk), strict=True):
             entropy = _entropy(_log(self._mixed(self._fallen_back(log_p, far))[0]))

@@ -1,4 +1,4 @@
-"""How far a row is from the rows that were learned from, in units of what is predicted."""
+"""Distances to the training rows in units of the prediction, and the nearest-neighbour correction."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["LANDMARKS", "Nearness", "Neighbours", "in_blocks", "spaced"]
 LANDMARKS = 10_000
 LOOKED_AT = 1000  # rows where slopes are measured
 CHUNK = 128  # rows whose distances are computed together
-UNUSUAL = 0.2  # share of the rows held out whose distance is taken for more than usual,
+UNUSUAL = 0.2  # share of the held-out rows whose distance counts as more than usual,
 MOST_UNUSUAL = 100  # and how many: what more rows show need not be assumed
 
 
 class Nearness(nn.Module):
-    """The squared distance to the nearest row that was learned from, each column weighted by the slope along it.
+    """The squared distance to the nearest training row, each column weighted by the slope along it.
 
     The weights are the root mean square of a prediction's derivative, so that a distance says by how much a function
     as steep as the prediction might differ from what was seen near by; columns that do not matter do not count. What
@@ -57,7 +57,7 @@ class Nearness(nn.Module):
         predict: Callable[[Tensor], Iterable[Tensor]],
         most: int = LOOKED_AT,
     ) -> Tensor:
-        """Keep rows, and say how far those that are held out are from rows of other folds. shape: (held,)
+        """Keep rows, and give the distances of the held-out ones to rows of other folds. shape: (held,)
 
         Args:
             x: the table. shape: (n, columns)
@@ -92,11 +92,11 @@ class Nearness(nn.Module):
         return torch.cat([self.nearest(self.squares(some)) for some in in_blocks(z)])
 
     def beyond(self, distance: Tensor) -> Tensor:
-        """What of a squared distance is more than usual. shape: (n,)"""
+        """The excess of a squared distance over the usual one. shape: (n,)"""
         return (distance - self.usual).clamp_min(0.0)
 
     def place(self, x: Tensor | Moments) -> Tensor:
-        """Where rows are, in units of what is predicted. shape: (n, columns)"""
+        """Rows as points whose distances are in units of the prediction. shape: (n, columns)"""
         return soft_clip(as_moments(self.front(x)).loc) * self.slopes
 
     def squares(self, z: Tensor) -> Tensor:
@@ -137,26 +137,25 @@ def spaced(rows: Tensor, most: int) -> Tensor:
     return rows[torch.linspace(0, len(rows) - 1, min(len(rows), most)).long().to(rows.device)]
 
 
-# What members are off by at rows near by: a correction of means that looks rows up instead of learning them.
+# The nearest-neighbour correction: kernel smoothing of residuals.
 
 
 WIDTHS = (0.02, 0.04, 0.08, 0.16, 0.32)  # of the kernel, in units of the target's standard deviation
-SHRINKS = (0.1, 0.3, 1.0, 3.0)  # rows that say 0
+SHRINKS = (0.1, 0.3, 1.0, 3.0)  # pseudo-rows with a residual of 0
 FAR = -60.0  # a logarithm of next to nothing: smaller ones make numbers that processors are slow with
-SURE = 3.0  # standard errors by which squared errors have to become smaller
+SURE = 3.0  # standard errors by which squared errors have to fall
 
 
 class Neighbours(nn.Module):
-    """Residuals of each member, averaged over the rows near by that it has learned from.
+    """Kernel smoothing (Nadaraya–Watson) of each member's residuals at its training rows.
 
     With e_r the residual of row r, a member is corrected by
 
         Σ_r κ_r e_r / (shrink + Σ_r κ_r),   κ_r = exp(−d²(x, r) / (2 width²)),   rows r outside the member's fold
 
-    (E. Nadaraya 1964, G. Watson 1964; on residuals: "twicing", J. Tukey 1977), which is nothing where no row is near.
-    A member and its correction depend on the same rows, so those held out are predicted as new ones are: they say
-    which width and shrinkage make squared errors least, and whether there is anything to gain. If there is not, there
-    is no correction.
+    (E. Nadaraya 1964, G. Watson 1964; on residuals: "twicing", J. Tukey 1977), which is 0 far from all rows.
+    A member and its correction depend on the same rows, so held-out rows are predicted as new ones are. Width and
+    shrinkage minimise the out-of-fold squared error; if that does not fall significantly, there is no correction.
 
     Args:
         n_groups: groups of members.

@@ -1,4 +1,4 @@
-"""Bayesian logistic regression: the strength of its prior chosen on rows held out, its posterior by Laplace.
+"""Bayesian logistic regression: the strength of its prior chosen by out-of-fold likelihood, its posterior by Laplace.
 
 Pure functions of tensors, in double precision.
 """
@@ -38,7 +38,7 @@ class LogisticPosterior(NamedTuple):
 def bayesian_logistic(
     x: Tensor, y: Tensor, n_classes: int, fold: Tensor, held: int, weight: Tensor | None = None
 ) -> LogisticPosterior:
-    """For each fold, what the rows outside it say; the precision of the prior, that which predicts the folds best.
+    """For each fold, the posterior given the rows outside it; the precision of the prior predicts the folds best.
 
     D. MacKay, "The Evidence Framework Applied to Classification Networks", Neural Computation 1992, but for the choice
     of the prior.
@@ -124,7 +124,7 @@ MAX_MEANS = 2**14  # means whose averages are computed together: of each, some d
 
 
 class _Bounded(nn.Module):
-    """Scaled columns, which end as far outside the data as these are wide: beyond, nothing is known.
+    """Scaled columns, which end as far outside the data as these are wide: beyond, the line is constant.
 
     Args:
         n_columns: of the table.
@@ -189,7 +189,7 @@ class LinearTargets(nn.Module):
                 getattr(self, name)[k] = getattr(learned, name)
 
     def forward(self, x: Tensor | Moments) -> NormalPredictive:
-        """What each fold's regression says. shapes of the parts: (folds, n, T)"""
+        """Each fold's prediction. shapes of the parts: (folds, n, T)"""
         z = self.columns(x)
         away = z.loc - self.centre[:, None]  # shape: (folds, n, d)
         mean = self.intercept[:, None] + away @ self.coefficients.mT
@@ -222,7 +222,7 @@ class LinearClasses(nn.Module):
         self.covariance.copy_(learned.covariance)
 
     def forward(self, x: Tensor | Moments) -> CategoricalPredictive:
-        """What each fold's regression says. shapes: (folds, n, …)
+        """Each fold's prediction. shapes: (folds, n, …)
 
         Probabilities are those of the most probable coefficients: averaged over Laplace's normal they are far too
         careful where classes are apart. How much of the uncertainty is about the coefficients, that average says.

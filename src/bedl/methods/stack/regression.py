@@ -1,4 +1,4 @@
-"""The stack of real targets: a mixture of normals, and intervals that hold what they promise."""
+"""Fold ensemble for regression: a mixture of normals with cross-conformal intervals."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ __all__ = ["TargetStack"]
 
 SCALES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # factors on a member's variance
 REACHES = (0.0, 0.03, 0.1, 0.3, 1.0)  # variance that a squared distance of 1 adds
-BEYOND = 2.0  # the same, of distances that are more than usual, whatever rows held out say
-STEEP = 5.0  # the square of how much steeper a function may be than predictions are
+BEYOND = 2.0  # the same, of distances beyond the usual ones, always
+STEEP = 5.0  # squared ratio of the steepest slope that is assumed to that of the predictions
 LEAST_WEIGHT = 0.002  # of a component that is kept
 MUCH = 1e6  # more than any variance of a standardised target
-MOST = 1.0  # of what a member does not know: the variance of the target
-ORDINARY = 0.99  # share of the rows held out that say how much noise there is at most
-LOOKED_AT = 2000  # rows held out that say what is gained by looking at rows near by
+MOST = 1.0  # bound on a member's epistemic variance: that of the target
+ORDINARY = 0.99  # out-of-fold quantile of the noise that bounds it
+LOOKED_AT = 2000  # out-of-fold rows that validate the nearest-neighbour correction
 LEAST_NOISE = 0.02  # share of what members take for noise
-USUAL = 0.9  # share of the rows held out whose ignorance, as members have it, is taken for usual
-SIZED = ("groups", "scales", "reaches", "weights", "usual_ignorance")  # by what was learned
+USUAL = 0.9  # out-of-fold quantile up to which epistemic variance counts as usual
+SIZED = ("groups", "scales", "reaches", "weights", "usual_ignorance")  # their shapes depend on the fit
 PARTS = ("mean", "data", "distributional", "model")
 
 
 class TargetStack(Stack):
-    """A stack for real targets.
+    """Fold ensemble for regression.
 
-    A component is a member whose variance is multiplied by a scale, and grows with the distance to the rows that were
-    learned from by a reach: the weights of the triples (group, scale, reach) make the rows that were held out most
-    likely, which stacks, scales and gives heavy tails in one convex problem. Further away than rows held out are,
-    each component's variance grows, up to that of the target. Where rows near by say what members are off by
-    (`Neighbours`), each group of networks stands there twice: as it is, and corrected by them.
+    A component is a member whose variance is multiplied by a scale, and grows with the distance to the training rows
+    by a reach. The weights of the triples (group, scale, reach) maximise the out-of-fold likelihood, which stacks,
+    scales and gives heavy tails in one convex problem. Beyond the distances of out-of-fold rows, each component's
+    variance grows, up to that of the target. Where the nearest-neighbour correction (`Neighbours`) helps, each group of
+    networks has two components: without it and with it.
 
-    How much of a variance is noise, likelihoods cannot say: weights that are drawn for each point are as good as
-    noise. Folds can: (K − 1) times the variance of what K folds' members expect estimates how far off such a mean is
-    (the jackknife; J. Tukey 1958), and what rows held out deviate beyond it is noise. So `data` is that, `model` what
-    more rows of the kind would tell, and `distributional` what exceeds all that is usual on the data.
+    Likelihoods do not identify how much of a variance is noise: weights that are drawn for each point are as good as
+    noise. Folds do: (K − 1) times the variance of K folds' means estimates the squared error of such a mean (the
+    jackknife; J. Tukey 1958), and out-of-fold residuals beyond it are noise. So `data` is that noise, `model` what
+    more rows of the kind would remove, and `distributional` what exceeds the usual variance on the data.
 
     Args:
         members, folds, held, linear, nearness: as for `Stack`.
@@ -86,7 +86,7 @@ class TargetStack(Stack):
         self.register_buffer("most_data", torch.full((self.n_groups, n_targets), MUCH))  # noise that members may say
         self.register_buffer("usual_ignorance", torch.zeros(n_targets, self.n_groups))  # shape: (targets, components)
         self.intervals = HeldOutIntervals(n_targets)
-        # one fold that is held out cannot say what others gain
+        # one held-out fold cannot validate a correction of the others
         whole = nearness is not None and self.held_folds == self.folds
         self.neighbours = Neighbours(self.n_networks, n_targets) if whole else None
 
@@ -98,8 +98,8 @@ class TargetStack(Stack):
         return own.tolist()
 
     def summary(self) -> str:
-        corrected = self._every_share()[self.n_groups :].sum().item()
-        return super().summary() + (f"; {round(100 * corrected)} % with nearest-neighbour correction" if corrected else "")
+        corrected = round(100 * self._every_share()[self.n_groups :].sum().item())
+        return super().summary() + (f"; {corrected} % with nearest-neighbour correction" if corrected else "")
 
     def _every_share(self) -> Tensor:
         """How much each group counts, then each group of networks that is corrected. shape: (groups + networks,)"""
@@ -127,7 +127,7 @@ class TargetStack(Stack):
         )
 
     def _near(self, x: Tensor | Moments) -> tuple[Tensor | None, Tensor | None]:
-        """How far rows are from the data, and what rows near by correct. shapes: (n,), (networks, held, n, T)"""
+        """Distances of rows to the data, and nearest-neighbour corrections. shapes: (n,), (networks, held, n, T)"""
         if self.nearness is None:
             return None, None
         if self.neighbours is None or not self.neighbours.any:
@@ -140,9 +140,9 @@ class TargetStack(Stack):
         return torch.cat(distances), torch.cat(corrections, 2)
 
     def _kinds(self, parts: Sequence[Tensor], correction: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, noise and ignorance of the groups, then of those of networks that rows near by correct.
+        """Mean, noise and epistemic variance of the groups, then of the networks' groups with the correction.
 
-        Noise beyond what rows held out have is no more than a guess, as is ignorance beyond the target's variance.
+        Both are bounded: noise by its out-of-fold quantile, epistemic variance by the variance of the target.
 
         parts: those of `PARTS`. shapes: (groups, …, T)
         correction: shape (networks, …, T)
@@ -161,10 +161,10 @@ class TargetStack(Stack):
         return member(x).mean
 
     def _noise(self, data: Tensor, ignorance: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-        """What of components' variances is usual on the data, and what of that is noise.
+        """The usual part of components' variances, and its share of noise.
 
-        First what members take for noise, up to level 1; then, up to level 2, the lower part of what they take for
-        ignorance, so that it keeps its order from row to row.
+        Up to level 1 it is a share of the members' noise; up to level 2, the lower part of their epistemic variance as
+        well, so that it keeps its order from row to row.
 
         data, ignorance: shape (n, T, components, …)
         level: shape (T,)
@@ -180,9 +180,9 @@ class TargetStack(Stack):
         return grown / (1 + grown)
 
     def _bounded(self, ignorance: Tensor, distance: Tensor, x: Tensor | Moments) -> Tensor:
-        """No more than what is usual and what a steep function may do on the way from the nearest row.
+        """Bounded by the usual variance and by the change of a steep function since the nearest row.
 
-        Networks learn to know nothing off the data, however near it is. What noise of inputs does has no such bound.
+        Networks learn a large variance off the data, however near. Variance from noise of inputs has no such bound.
         ignorance: shape (n, T, components, …)
         """
         if not isinstance(x, Tensor):
@@ -197,7 +197,7 @@ class TargetStack(Stack):
     def interval_spread(self, prediction: Any) -> Tensor:
         return self.intervals.spread(prediction, self.held_folds)
 
-    # -- what the rows that were held out say -----------------------------------------------------
+    # -- fitting to out-of-fold predictions --------------------------------------------------------
     @torch.no_grad()
     def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> None:
         y = y.reshape(len(y), -1)
@@ -226,7 +226,7 @@ class TargetStack(Stack):
         self.intervals.fit(y, mean, variances, folds.var(0, correction=0), self.weights.to(mean), counts)
 
     def _corrections(self, x: Tensor | Moments, residuals: Tensor, fold: Tensor, weight: Tensor | None) -> Any:
-        """What other rows near by correct, if they do. residuals, and the result: shape (networks, held, n, T)"""
+        """The nearest-neighbour corrections, if they help. residuals, and the result: shape (networks, held, n, T)"""
         if self.neighbours is None:
             return None
         near, z, kept = self.nearness, self.nearness.place(x), self.nearness.kept(fold, weight)  # type: ignore[union-attr]
@@ -244,7 +244,7 @@ class TargetStack(Stack):
         return torch.cat(blocks, 2).to(residuals)
 
     def _weigh(self, mean: Tensor, variance: Tensor, distance: Tensor | None, y: Tensor, counts: Tensor) -> None:
-        """Components and their weights, by rows that were held out. mean, variance: shape (n, T, groups)"""
+        """Components and their weights, by out-of-fold likelihood. mean, variance: shape (n, T, groups)"""
         scales = torch.tensor(SCALES).to(mean)
         reaches = torch.tensor(REACHES if distance is not None else REACHES[:1]).to(mean)
         spread = (variance[..., None] * scales)[..., None].expand(*variance.shape, len(scales), len(reaches))
@@ -268,7 +268,7 @@ class TargetStack(Stack):
         return mean, data, ignorance
 
     def _tell_noise(self, data: Tensor, ignorance: Tensor, folds: Tensor, counts: Tensor) -> None:
-        """The share of what may be noise that leaves to components, of rows held out, the ignorance that folds show.
+        """The share of noise that leaves components the epistemic variance that the jackknife finds out of fold.
 
         data, ignorance: of components. shape: (n, T, components)
         folds: what each one's members expect. shape: (folds held, n, T)

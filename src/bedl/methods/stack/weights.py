@@ -23,7 +23,7 @@ __all__ = [
 
 RATIOS = torch.linspace(-8.0, 12.0, 81, dtype=torch.float64).exp()  # precision of the weights over that of the noise
 WIDENED_AT = 0.9, 1.6448536  # a coverage, and the standard deviations that a normal reaches at it
-LEAST_RATIO = 0.01  # of what rows held out reach to that
+LEAST_RATIO = 0.01  # of the out-of-fold quantile to it
 LEAST_NOISE = 1e-8  # variance, in units of a standardised target
 
 
@@ -142,11 +142,11 @@ def held_out_quantile(scores: Tensor, mass: Tensor, coverage: float) -> Tensor:
 
 
 def interval_scores(error: Tensor, usual: Tensor, beyond: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How many standard deviations rows held out are off, where their quantiles shall not shrink what is unusual.
+    """Out-of-fold scores |error| / std, and a factor that keeps intervals wide where the model is unusually uncertain.
 
     Where predictions have heavy tails, nine of ten rows lie within far less than 1.64 standard deviations, and
-    intervals are as much narrower. But what rows held out hardly have, they cannot say to be too wide: of `beyond` so
-    much more is counted that intervals reach as far for it as a normal does.
+    intervals are as much narrower. They would also shrink where the model is unusually uncertain, and no held-out row
+    supports that. So `beyond` is multiplied by a factor, with which intervals are as wide there as a normal's.
 
     Args:
         error: absolute. shape: (n, T)
@@ -173,19 +173,19 @@ def interval_scores(error: Tensor, usual: Tensor, beyond: Tensor, counts: Tensor
     return *scored(usual + widening * beyond), widening
 
 
-# Intervals about a mixture's mean that are as wide as rows held out say.
+# Cross-conformal intervals about a mixture's mean.
 
 
 TINY = 1e-12  # variance of a standardised target
-ORDINARY = 0.99  # share of the rows held out that say how much members disagree
+ORDINARY = 0.99  # out-of-fold quantile up to which disagreement of members is usual
 
 
 class HeldOutIntervals(nn.Module):
-    """Mean ± a factor times a spread: as many spreads as held the asked share of the rows held out.
+    """Mean ± a factor times a spread; the factor is the out-of-fold quantile of the scores |error| / spread.
 
-    The spread is the standard deviation of one fold's members, by which rows held out were measured: what folds
-    disagree about is not in it. Where predictions have heavy tails, the factor is far below that of a normal; so what
-    exceeds all that is usual on the data is widened, as rows that have none of it cannot say that it is too wide.
+    The spread is the standard deviation of one fold's members, as in out-of-fold predictions: the disagreement of
+    folds is not in it. Where predictions have heavy tails, the factor is far below that of a normal; variance beyond
+    the usual is widened in its place, see `interval_scores`.
 
     Args:
         n_targets: how many targets there are.
@@ -204,16 +204,16 @@ class HeldOutIntervals(nn.Module):
             self.register_buffer(name, torch.empty(0, n_targets))  # shape: (rows, targets)
 
     def factor(self, coverage: float) -> Tensor | None:
-        """How many spreads an interval reaches; None: nothing was held out. shape: (T,)"""
+        """Half the width of an interval, in spreads; None: nothing was held out. shape: (T,)"""
         if not len(self.scores):
             return None
         factor = held_out_quantile(self.scores, self.mass, coverage)
         normal = math.sqrt(2) * torch.special.erfinv(torch.tensor(coverage, dtype=torch.float64))
-        few = torch.maximum(self.scores[-1], normal.to(self.scores))  # rows that cannot say it: the most that was seen
+        few = torch.maximum(self.scores[-1], normal.to(self.scores))  # where rows are too few: the largest score
         return torch.where(factor.isfinite(), factor, few)
 
     def spread(self, prediction: Any, held_folds: int) -> Tensor:
-        """What intervals are counted in. shape: (n, T)
+        """The unit of the widths of intervals. shape: (n, T)
 
         Args:
             prediction: a mixture whose components are the kinds of members, and for each the folds.
@@ -234,7 +234,7 @@ class HeldOutIntervals(nn.Module):
     def fit(
         self, y: Tensor, mean: Tensor, variances: tuple[Tensor, Tensor], across: Tensor, weights: Tensor, counts: Tensor
     ) -> None:
-        """Let rows held out say how wide intervals are.
+        """Fit the scores and the widening to out-of-fold predictions.
 
         Args:
             y: shape (n, T)

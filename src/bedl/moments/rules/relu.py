@@ -164,6 +164,6 @@ def relu_moments(m: Tensor, v: Tensor, alone: bool = False, added: bool = False)
         return _relu_moments(m, v, alone, added, MANY_TO_PREDICT)
     if (alone or added) and not compiled and _kernels.supported(m, v):  # nothing is recorded
         return _kernels.relu_moments(m, v, *numerics.HALF_LINE, NEGLIGIBLE[m.dtype])
-    if not torch.is_grad_enabled() and forward_ad._current_level < 0 and not torch._C._functorch.peek_interpreter_stack():
-        return _relu_moments(m, v, alone, added, 0)  # nor is here, and no transform asks for derivatives
-    return apply(_ReluMoments, m, v, alone, added)
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack():
+        return apply(_ReluMoments, m, v, alone, added)
+    return _relu_moments(m, v, alone, added, 0)
