@@ -48,7 +48,7 @@ def default_members(task: str, n: int, n_targets: int) -> list[Any]:
         trees.append(
             HistGradientBoostingClassifier(max_iter=100, min_samples_leaf=leaf, early_stopping=False, random_state=0)
         )
-    linear = [make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=300)) for c in (0.03, 1.0)]
+    linear = [make_pipeline(StandardScaler(), LogisticRegression(C=c, tol=1e-3, max_iter=300)) for c in (0.03, 1.0)]
     return [*trees, *linear]
 
 
