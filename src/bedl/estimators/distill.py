@@ -31,6 +31,7 @@ FOLDS = 5
 MANY_ROWS = 20_000  # beyond, one fold is held out
 ROWS_PER_CLASS = 300  # with fewer boosting, which grows trees for each class, takes long and brings nothing
 LEAST = 1e-6  # probability of a class
+NOISE, CROSSED = 0.2, 0.2  # of rows near the data: standard deviation at most, and share of columns from other rows
 Members = list[list[Any]]  # for each fold, what has learned without it
 
 
@@ -48,7 +49,8 @@ def default_members(task: str, n: int, n_targets: int) -> list[Any]:
         trees.append(
             HistGradientBoostingClassifier(max_iter=100, min_samples_leaf=leaf, early_stopping=False, random_state=0)
         )
-    return [*trees, make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))]
+    linear = [make_pipeline(StandardScaler(), LogisticRegression(C=c, tol=1e-3, max_iter=300)) for c in (0.03, 1.0)]
+    return [*trees, *linear]
 
 
 class Committee:
@@ -223,7 +225,7 @@ def fit_member(maker: Any, X: np.ndarray, y: np.ndarray, weight: np.ndarray | No
 
 
 def near_rows(X: np.ndarray, weight: np.ndarray | None, count: int, random: np.random.Generator) -> np.ndarray:
-    """Rows near the data: with noise, between two rows, or with some columns from another row.
+    """Rows near the data: half with a little noise, half with a fifth of their columns from other rows.
 
     Columns of two values keep to these.
 
@@ -234,16 +236,13 @@ def near_rows(X: np.ndarray, weight: np.ndarray | None, count: int, random: np.r
         random: source of randomness.
     """
     n, d = X.shape
-    p = None if weight is None else weight / weight.sum()
-    base, other = X[random.choice(n, count, p=p)], X[random.choice(n, count, p=p)]
+    base = X[random.choice(n, count, p=None if weight is None else weight / weight.sum())]
     binary = ((X.min(0) == X) | (X.max(0) == X)).all(0)
-    scale = np.where(binary, 0.0, X.std(0))
-    kind = random.uniform(size=(count, 1))
-    noise = random.normal(size=base.shape) * random.uniform(0, 0.5, size=(count, 1)) * scale
-    between = np.where(binary, base, base + random.uniform(0, 0.5, size=(count, 1)) * (other - base))
-    crossed = np.stack([X[random.integers(n, size=count), column] for column in range(d)], 1)
-    kept = random.uniform(size=base.shape) < random.uniform(0.5, 1.0, size=(count, 1))
-    return np.where(kind < 0.5, base + noise, np.where(kind < 0.8, between, np.where(kept, base, crossed)))
+    size = NOISE * random.uniform(size=(count, 1)) * np.where(binary, 0.0, X.std(0))
+    noisy = base + size * random.normal(size=base.shape)
+    others = np.stack([X[random.integers(n, size=count), column] for column in range(d)], 1)
+    crossed = np.where(random.uniform(size=base.shape) < CROSSED, others, base)
+    return np.where(random.uniform(size=(count, 1)) < 0.5, noisy, crossed)
 
 
 def _stacking(means: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -283,12 +282,12 @@ def _drawn(p: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return (random.uniform(size=(len(p), 1)) > p.cumsum(1)[:, :-1]).sum(1)
 
 
-# of the network in the committee, the strength of the weight prior and the frequency of the embedding
-NETWORK = {"regression": (1.0, 0.2), "classification": (8.0, 0.2)}
+# of the networks in the committee, strengths of the weight prior and frequencies of the embedding
+NETWORKS = {"regression": ((0.5, 0.3), (3.0, 0.1)), "classification": ((8.0, 0.2), (60.0, 0.1))}
 OWN = 0.25  # share of the rows' own labels
 HELD = 0.25  # and of the committee's labels of them; the rest is near by
 NEAR, FRESH = 20_000, 2000  # rows near the data, at least: to learn from, and to calibrate by
-BINS, FEWEST = 32, 32  # bins of a column, at most, and rows in each of them, at least
+BINS, FEWEST = 16, 32  # bins of a column, at most, and rows in each of them, at least
 LOOKED_AT = 100_000  # rows that quantiles are computed of
 
 
@@ -344,8 +343,8 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
     makers = default_members(estimator.task_, n, estimator.n_targets_) if default else list(given)
     members = fitted(makers, X, y, fold, held, weight, related)
     if default:
-        for own, network in zip(members, _networks(estimator, points, fold, held, related, seed), strict=True):
-            own.append(network)
+        for own, networks in zip(members, _networks(estimator, points, fold, held, related, seed), strict=True):
+            own.extend(networks)
     committee: Any = ClassCommittee(members, estimator.n_targets_) if classes else TargetCommittee(members)
     committee.fit(X, y, fold, weight)
     committee.labelling = held if related.order is None else 1  # members of early periods have seen few rows
@@ -414,21 +413,26 @@ def of_points(plan: TrainingConfig, n: int, points: Points) -> TrainingConfig:
 
 def _networks(
     estimator: Any, points: Points, fold: np.ndarray, held: int, related: Related, seed: int
-) -> list[_Network]:
-    """A network for each fold that is held out, which has learned without it."""
-    method, (prior, frequency) = registry.get("evidence"), NETWORK[estimator.task_]
+) -> list[list[_Network]]:
+    """For each fold that is held out, the networks that have learned without it: one for each strength of prior."""
+    method, settings = registry.get("evidence"), NETWORKS[estimator.task_]
     dtype = next(p.dtype for p in estimator.method_.parameters())
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(stream_seed(seed, 3))
-        members = [method(estimator._problem_, weight_prior=prior, frequency=frequency).to(dtype) for _ in range(held)]
+        members = [
+            method(estimator._problem_, weight_prior=prior, frequency=frequency).to(dtype)
+            for prior, frequency in settings
+            for _ in range(held)
+        ]
     parts: list[Any] = []
-    for number in range(held):
-        part = points.subset(np.flatnonzero(related.training(fold, number)))
+    for number in range(len(members)):
+        part = points.subset(np.flatnonzero(related.training(fold, number % held)))
         part.n_train = points.n_train * part.n / points.n
         parts.append((part, None))
     size = min(64 if points.n < 3000 else 128, parts[0][0].n)
     steps = 300 + 15 * math.sqrt(points.n)
     plan = TrainingConfig(max(1, round(steps / math.ceil(parts[0][0].n / size))), size, 0, 0, 0.015)
-    train(estimator, members, parts, plan, seeds_of(stream_seed(seed, 4), held))
+    train(estimator, members, parts, plan, seeds_of(stream_seed(seed, 4), len(members)))
     n_classes = estimator.n_targets_ if estimator.task_ == "classification" else 0
-    return [_Network(member, dtype, n_classes) for member in members]
+    networks = [_Network(member, dtype, n_classes) for member in members]
+    return [networks[number::held] for number in range(held)]
