@@ -64,7 +64,7 @@ def test_rows_in_the_gap_are_asked_for_and_are_not_alike(gap):
 
 
 def test_any_number_of_a_large_pool_in_any_order(gap, monkeypatch):
-    for module in ("acquisition", "regressor"):
+    for module in ("explanation", "regressor"):
         monkeypatch.setattr(f"bedl.estimators.{module}.MAX_ROWS", 30)
     monkeypatch.setattr("bedl.estimators.regressor.candidates", lambda unknown: candidates(unknown, 30))
     rng = np.random.default_rng(0)

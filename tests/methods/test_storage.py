@@ -97,7 +97,7 @@ def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
 def test_files_name_classes_of_bedl_alone(tmp_path):
     from bedl._utils.storage import rebuild
 
-    for name in ("os.system", "bedl.methods.base.json.loads", "bedl.methods.base.save", "builtins.eval"):
+    for name in ("os.system", "bedl.methods.base.json.loads", "bedl.methods.base._save", "builtins.eval"):
         with pytest.raises((ValueError, ImportError)):
             rebuild({"class": name, "arguments": {}})
 

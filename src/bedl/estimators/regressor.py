@@ -296,7 +296,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         """The unlabelled rows of X to label next (batch active learning).
 
         Rows are selected greedily: each time the one whose label would lower the epistemic variance of all rows most,
-        see `acquisition.most_telling`. The most uncertain rows are often alike, so they would be redundant. Of more
+        see `explanation.most_telling`. The most uncertain rows are often alike, so they would be redundant. Of more
         than 4,000 rows, the 2,000 most uncertain and 2,000 spread over the rest are considered. After 2,000 selected
         rows the most uncertain of the rest follow.
 
