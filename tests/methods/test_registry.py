@@ -35,7 +35,7 @@ class LeastSquares(Method):
         variance = self.log_variance.exp() * torch.ones_like(mean)
         return NormalPredictive(mean, variance, *torch.zeros(2, *mean.shape))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         return self.damping * self.net[1].weight.square().sum() - batch.mean(self(batch.x).log_prob(batch.y))
 
 
