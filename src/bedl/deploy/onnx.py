@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from bedl._utils.io import atomic_write, check_writable
 from bedl.deploy.prepare import ExportOptions, Prepared, capture, prepare
@@ -290,13 +291,33 @@ def _translated(program: Any, prepared: Prepared, names: list[str]) -> Any:
             input_names=list(prepared.inputs.names), output_names=list(names),
         )  # fmt: skip
 
-    if lower(program.graph_module.graph):
+    graph_module: Any = program.graph_module
+    if lower(graph_module.graph):
         program.run_decompositions = lambda table=None: program
+        if not _mixes_types(graph_module.graph):  # else the exporter runs it once more, to see which numbers to cast
+            graph_module.modules = lambda: iter(())
         try:
             return translate()
         except torch.onnx.OnnxExporterError:  # an operation without a translation of its own
             del program.run_decompositions
+            vars(graph_module).pop("modules", None)
     return translate()
+
+
+def _mixes_types(graph: torch.fx.Graph) -> bool:
+    """Whether an operation may take other numbers than float32, so that some have to be cast."""
+    aten = torch.ops.aten
+    of_flags = (aten.where, aten.bitwise_and, aten.bitwise_or, aten.bitwise_not, aten.logical_not, aten.all, aten.any)
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.is_view:
+            continue
+        allowed = {torch.float32, torch.bool if node.target.overloadpacket in of_flags else torch.float32}
+        if torch.Tag.pointwise not in node.target.tags:
+            allowed.add(None)  # a length
+        values = tree_leaves([source.meta.get("val") for source in node.all_input_nodes])
+        if any(getattr(value, "dtype", None) not in allowed for value in values):
+            return True
+    return False
 
 
 def lower(graph: torch.fx.Graph) -> bool:

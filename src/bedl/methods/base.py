@@ -43,8 +43,8 @@ def _batches(x: Any, size: int) -> Iterator[Any]:
 class Method(RecordsArguments, nn.Module, Generic[Prediction]):
     """Base of the methods: `forward` predicts, and the method learns in the way it defines.
 
-    - **"gradient"**: by steps on `batch_loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that mean,
-      weights and padding considered. A loss that is a *function* of means, such as a root, is written as
+    - **"gradient"**: by steps on `batch_loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that
+      mean, weights and padding considered. A loss that is a *function* of means, such as a root, is written as
       `statistics(batch)`, the means, and `combine(statistics, n_train)`, the function: so it is exact over several
       processes and accumulated batches, too.
     - **"direct"**: all at once, with `fit(x, y)`; with `fit(x, y, weight)`, if points may count differently.

@@ -99,10 +99,8 @@ class BEDL(Method[Prediction]):
 
     @property
     def parts(self) -> tuple[nn.Module, Head, Sum] | None:
-        own = all(
-            getattr(type(self), name) is getattr(BEDL, name)
-            for name in ("batch_loss", "prepare", "statistics", "combine")
-        )
+        names = ("batch_loss", "prepare", "statistics", "combine")
+        own = all(getattr(type(self), name) is getattr(BEDL, name) for name in names)
         return (self.net, self.head, self.objective) if own and self.output is None else None
 
     def statistics(self, batch: Batch) -> Tensor:
