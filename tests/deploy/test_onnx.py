@@ -211,8 +211,8 @@ def test_bad_paths(tmp_path):
         with pytest.raises(OutputFileError, match=words):
             export(regression(), path, example=inputs())
     assert (tmp_path / "there.onnx").read_text() == "mine"
-    with pytest.raises(TypeError, match="not Linear"):
-        export(nn.Linear(2, 2), tmp_path / "m.onnx")
+    with pytest.raises(TypeError, match="not str"):
+        export("a network", tmp_path / "m.onnx")
     with pytest.raises(ValueError, match="pt2"):
         export_program(regression(), tmp_path / "m.onnx", example=inputs())
 
@@ -295,3 +295,13 @@ def test_numbers_of_several_types(tmp_path):
     export(method, tmp_path / "model.onnx", example=x, check=False)
     given, truth = OnnxModel(tmp_path / "model.onnx").predict(x.numpy(), chunk=32), method.predict(x)
     np.testing.assert_allclose(given["probabilities"], truth.probabilities.numpy(), atol=1e-5)
+
+
+def test_normalisation_and_transposed_convolution_are_translated_at_once(tmp_path, monkeypatch):
+    calls, translate = [], torch.onnx.export
+    monkeypatch.setattr(torch.onnx, "export", lambda *args, **kwargs: calls.append(0) or translate(*args, **kwargs))
+    net = nn.Sequential(nn.ConvTranspose2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 2))
+    method = bedl.BEDL(bedl.bayesianize(net), bedl.Normal(1))
+    report = export(method, tmp_path / "model.onnx", example=torch.randn(8, 1, 2, 2))
+    assert len(calls) == 1
+    assert max(report.scaled.values()) < 1e-5

@@ -9,6 +9,7 @@ when it loads the model, so predictions are as fast as before and the file is a 
 from __future__ import annotations
 
 import logging
+import operator
 import time
 import types
 import warnings
@@ -351,6 +352,16 @@ def lower(graph: torch.fx.Graph) -> bool:
             new = put(node, aten._to_copy.default, node.args[0], dtype=node.args[1])
         elif node.target in (aten.__and__.Tensor, aten.__or__.Tensor):
             new = put(node, getattr(aten, f"bitwise_{node.target._opname.strip('_')}").Tensor, *node.args)
+        elif node.target is aten.conv_transpose2d.input:
+            given = (*node.args, *(None, [1, 1], [0, 0], [0, 0], 1, [1, 1])[len(node.args) - 2 :])
+            x, weight, bias, stride, padding, more, groups, dilation = given
+            new = put(node, aten.convolution.default, x, weight, bias, stride, padding, dilation, True, more, groups)
+        elif node.target is aten.batch_norm.default and not node.args[5]:
+            *tensors, _, momentum, eps, _ = node.args
+            norm = put(node, aten._native_batch_norm_legit_no_training.default, *tensors, momentum, eps)
+            new = put(node, operator.getitem, norm, 0)
+            value = norm.meta["val"]
+            norm.meta["val"] = (value, value.new_empty(0), value.new_empty(0))
         elif node.target is aten.detach_.default:  # of constants
             new = node.args[0]
         if new is not None:
