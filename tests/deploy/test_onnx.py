@@ -212,7 +212,7 @@ def test_bad_paths(tmp_path):
             export(regression(), path, example=inputs())
     assert (tmp_path / "there.onnx").read_text() == "mine"
     with pytest.raises(TypeError, match="not str"):
-        export("a network", tmp_path / "m.onnx")
+        export("net", tmp_path / "m.onnx")
     with pytest.raises(ValueError, match="pt2"):
         export_program(regression(), tmp_path / "m.onnx", example=inputs())
 

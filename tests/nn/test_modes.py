@@ -192,7 +192,7 @@ def test_wrong_variances_are_refused():
         bedl.GaussianLinear(2, 2, variances="rows")
     with pytest.raises(ValueError, match="GaussianEmbedding are 'full', not 'output'"):
         bedl.GaussianEmbedding(2, 2, variances="output")
-    with pytest.raises(ValueError, match="'full' or 'output'"):
+    with pytest.raises(ValueError, match="'full', 'output' or tensors"):
         bedl.bayesianize(nn.Linear(2, 2), variances="rows")
 
 

@@ -312,7 +312,7 @@ def _mixes_types(graph: torch.fx.Graph) -> bool:
     for node in graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload) or node.target.is_view:
             continue
-        allowed = {torch.float32, torch.bool if node.target.overloadpacket in of_flags else torch.float32}
+        allowed: set[Any] = {torch.float32, torch.bool if node.target.overloadpacket in of_flags else torch.float32}
         if torch.Tag.pointwise not in node.target.tags:
             allowed.add(None)  # a length
         values = tree_leaves([source.meta.get("val") for source in node.all_input_nodes])

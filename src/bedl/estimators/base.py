@@ -518,10 +518,10 @@ class BEDLEstimator(Building):
         seed = self._seed()
         if not continuing:
             self._build(table, seed, steps=bool(self.warm_start))
-        plan = self._plan(len(table.X))
         self._optimizers: list[Any] = []
         self.n_seen_ = table.size
         points = self._points(table)
+        plan = self._plan(points.n)  # rows of weight 0 are not there
         points.n_train = table.size
         related = table.related if points.index is None else table.related[points.index]
         distils = registry.get(self.built_[0]).distils
@@ -540,8 +540,9 @@ class BEDLEstimator(Building):
 
                     committee = committee_of(self, table, points, seed)
                     fresh = near_points(committee, table, points, seed)
-                    points = labelled_points(committee, table, points, seed)
-                    plan, related = of_points(plan, len(table.X), points), Related()
+                    labelled = labelled_points(committee, table, points, seed)
+                    plan, related = of_points(plan, points.n, labelled), Related()
+                    points = labelled
                 stops_by = n_calibration if plan.held_out else None
                 parts = list(self._parts(points, plan, seed, related, stops_by))
                 self.history_ = train(self, self._members(), parts, plan, seeds_of(seed, len(parts)))

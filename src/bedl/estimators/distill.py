@@ -23,12 +23,12 @@ from bedl.estimators.inputs import Inputs, Related, TrainingSet, cut_in_folds
 from bedl.methods import registry
 from bedl.training.data import Points, stream_seed
 
-# of the network in the committee, the strength of the weight prior and the frequency of the embedding
-NETWORK = {"regression": (1.0, 0.2), "classification": (8.0, 0.2)}
+# of the networks in the committee, strengths of the weight prior and frequencies of the embedding
+NETWORKS = {"regression": ((0.5, 0.3), (3.0, 0.1)), "classification": ((8.0, 0.2), (60.0, 0.1))}
 OWN = 0.25  # share of the rows' own labels
 HELD = 0.25  # and of the committee's labels of them; the rest is near by
 NEAR, FRESH = 20_000, 2000  # rows near the data, at least: to learn from, and to calibrate by
-BINS, FEWEST = 32, 32  # bins of a column, at most, and rows in each of them, at least
+BINS, FEWEST = 16, 32  # bins of a column, at most, and rows in each of them, at least
 LOOKED_AT = 100_000  # rows that quantiles are computed of
 
 
@@ -84,8 +84,8 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
     makers = default_members(estimator.task_, n, estimator.n_targets_) if default else list(given)
     members = fitted(makers, X, y, fold, held, weight, related)
     if default:
-        for own, network in zip(members, _networks(estimator, points, fold, held, related, seed), strict=True):
-            own.append(network)
+        for own, networks in zip(members, _networks(estimator, points, fold, held, related, seed), strict=True):
+            own.extend(networks)
     committee: Any = ClassCommittee(members, estimator.n_targets_) if classes else TargetCommittee(members)
     committee.fit(X, y, fold, weight)
     committee.labelling = held if related.order is None else 1  # members of early periods have seen few rows
@@ -154,21 +154,26 @@ def of_points(plan: TrainingConfig, n: int, points: Points) -> TrainingConfig:
 
 def _networks(
     estimator: Any, points: Points, fold: np.ndarray, held: int, related: Related, seed: int
-) -> list[_Network]:
-    """A network for each fold that is held out, which has learned without it."""
-    method, (prior, frequency) = registry.get("evidence"), NETWORK[estimator.task_]
+) -> list[list[_Network]]:
+    """For each fold that is held out, the networks that have learned without it: one for each strength of prior."""
+    method, settings = registry.get("evidence"), NETWORKS[estimator.task_]
     dtype = next(p.dtype for p in estimator.method_.parameters())
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(stream_seed(seed, 3))
-        members = [method(estimator._problem_, weight_prior=prior, frequency=frequency).to(dtype) for _ in range(held)]
+        members = [
+            method(estimator._problem_, weight_prior=prior, frequency=frequency).to(dtype)
+            for prior, frequency in settings
+            for _ in range(held)
+        ]
     parts: list[Any] = []
-    for number in range(held):
-        part = points.subset(np.flatnonzero(related.training(fold, number)))
+    for number in range(len(members)):
+        part = points.subset(np.flatnonzero(related.training(fold, number % held)))
         part.n_train = points.n_train * part.n / points.n
         parts.append((part, None))
     size = min(64 if points.n < 3000 else 128, parts[0][0].n)
     steps = 300 + 15 * math.sqrt(points.n)
     plan = TrainingConfig(max(1, round(steps / math.ceil(parts[0][0].n / size))), size, 0, 0, 0.015)
-    train(estimator, members, parts, plan, seeds_of(stream_seed(seed, 4), held))
+    train(estimator, members, parts, plan, seeds_of(stream_seed(seed, 4), len(members)))
     n_classes = estimator.n_targets_ if estimator.task_ == "classification" else 0
-    return [_Network(member, dtype, n_classes) for member in members]
+    networks = [_Network(member, dtype, n_classes) for member in members]
+    return [networks[number::held] for number in range(held)]

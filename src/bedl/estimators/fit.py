@@ -114,7 +114,7 @@ def _pace(n: int, kept: int, small: bool, batch_size: Any, epochs: Any, wanted: 
 TrainAndHeldOut = tuple[Points, Points | None]
 _SCHEDULES: dict[str, Schedule] = {"cosine": Cosine(), "warmup": Warmup(), "constant": Constant()}
 _MAX_STACKED_NUMEL = 2**26  # numbers in X, up to which it may be held in memory once more
-_MIN_COMPILED_PARAMETERS = 2**17  # parameters of a network, beyond which `torch.compile` may pay off
+_MIN_COMPILED_PARAMETERS = 2**19  # parameters of a network, beyond which `torch.compile` may pay off
 MAX_REPLICA_BYTES = 2**30  # bytes, in which networks are trained side by side
 COPIES_PER_PARAMETER = 6  # of a parameter: as stacked and as the network's own, its gradient, Adam's moments, a product
 NUMEL_PER_UNIT = 24  # numbers that are kept of a unit and a row: mean and variance, of copies too, forwards and back

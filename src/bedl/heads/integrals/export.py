@@ -170,8 +170,8 @@ def _log_survival_and_density(m: Tensor, v: Tensor, nodes: Tensor, components: i
     near = torch.minimum(torch.maximum(w, middle - reach), middle + reach)
     distance = (middle - near) * widest
     reference = distance.square()
-    p, *others = zip(*LOG_EXPONENTIAL[components], strict=True)
-    p = m.new_tensor([p])
+    shares, *others = zip(*LOG_EXPONENTIAL[components], strict=True)
+    p = m.new_tensor([shares])
     mus, variances = m.new_tensor(others).view(2, -1, *[1] * w.dim()).unbind(0)
 
     def over_components(terms: Tensor) -> Tensor:
