@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bedl
-from bedl.methods import Batch
 
 try:
     import pytorch_lightning as pl
@@ -29,7 +28,7 @@ class Lit(pl.LightningModule):
         self.method, self.n_train = method, n_train
 
     def training_step(self, batch, _):
-        return self.method.loss(Batch(*batch, n_train=self.n_train))
+        return self.method.loss(*batch, n_train=self.n_train)
 
     def validation_step(self, batch, _):
         self.log("val_nll", -self.method.predict(batch[0]).log_prob(batch[1]).mean())

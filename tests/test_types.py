@@ -30,6 +30,7 @@ net: Net = bedl.bayesianize(Net())
 method = bedl.BEDL(net, bedl.Dirichlet(3), bedl.PAC(strength=0.1))
 x, y = torch.randn(64, 4), torch.randint(3, (64,))
 steps: int = bedl.fit(method, (x, y), epochs=2, lr=0.01, validation=(x, y)).steps
+loss: torch.Tensor = method.loss(x, y, n_train=64)
 prediction = method.predict(x, batch_size=16)
 label: torch.Tensor = prediction.label
 entropy: torch.Tensor = prediction.probabilities.log().sum(-1) + prediction.epistemic

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import bedl
 from bedl._utils.io import OutputFileError
@@ -11,6 +11,7 @@ from bedl.deploy import Exportable, ExportError, OnnxModel, export, export_progr
 from bedl.deploy import onnx as onnx_room
 from bedl.deploy.prepare import ExportOptions, prepare
 from bedl.heads import Dirichlet, Sampled
+from bedl.moments import Moments
 from tests.deploy.models import body, classification, ensemble, inputs, regression
 
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -260,3 +261,47 @@ def test_operations_that_onnx_has_otherwise(layer, tmp_path):
     net, x = nn.Sequential(layer, bedl.GaussianLinear(4, 2)).eval(), torch.randn(20, 4)
     report = bedl.export(net, tmp_path / "net.onnx", example=x)
     assert max(report.scaled.values()) < 1e-4
+
+
+class _ByLength(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = bedl.GaussianLinear(4, 3)
+
+    def forward(self, x: Tensor) -> Moments:
+        return self.inside(x) + torch.zeros(len(x), 3)
+
+
+def test_a_number_of_rows_that_is_fixed_is_refused_with_a_remedy(tmp_path):
+    method = bedl.BEDL(_ByLength(), bedl.Dirichlet(3))
+    with pytest.raises(ExportError, match=r"^the network computes for the example's .* write x\.shape\[0\]"):
+        export(method, tmp_path / "model.onnx", example=torch.randn(8, 4))
+
+
+class _Mixed(nn.Module):
+    """Flags and lengths among the numbers, which have to be cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = bedl.GaussianLinear(4, 3)
+
+    def forward(self, x: Tensor) -> Moments:
+        return self.inside(x * (x > 0) + x * x.shape[0] / (x.shape[0] + 1) + torch.arange(4))
+
+
+def test_numbers_of_several_types(tmp_path):
+    x = torch.randn(32, 4)
+    method = bedl.BEDL(_Mixed(), bedl.Dirichlet(3))
+    export(method, tmp_path / "model.onnx", example=x, check=False)
+    given, truth = OnnxModel(tmp_path / "model.onnx").predict(x.numpy(), chunk=32), method.predict(x)
+    np.testing.assert_allclose(given["probabilities"], truth.probabilities.numpy(), atol=1e-5)
+
+
+def test_normalisation_and_transposed_convolution_are_translated_at_once(tmp_path, monkeypatch):
+    calls, translate = [], torch.onnx.export
+    monkeypatch.setattr(torch.onnx, "export", lambda *args, **kwargs: calls.append(0) or translate(*args, **kwargs))
+    net = nn.Sequential(nn.ConvTranspose2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 2))
+    method = bedl.BEDL(bedl.bayesianize(net), bedl.Normal(1))
+    report = export(method, tmp_path / "model.onnx", example=torch.randn(8, 1, 2, 2))
+    assert len(calls) == 1
+    assert max(report.scaled.values()) < 1e-5

@@ -102,8 +102,19 @@ class MeanSquare(Method):
     def forward(self, x: Tensor) -> NormalPredictive:
         return self.head(self.net(x))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         return batch.mean((self(batch.x).mean - batch.y).square()[:, 0])
+
+
+def test_the_loss_of_a_batch_is_that_of_its_parts() -> None:
+    x, y, weight = torch.randn(8, 2), torch.randn(8, 1), torch.rand(8)
+    method = BEDL(GaussianLinear(2, 2), Normal(1), PAC())
+    torch.testing.assert_close(method.loss(x, y, n_train=50, weight=weight), method.loss(Batch(x, y, 50, weight)))
+    assert method.loss(x, y, n_train=50) != method.loss(x, y, n_train=500)
+    with pytest.raises(TypeError, match="n_train=…"):
+        method.loss(x, y)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="define batch_loss"):
+        type("Own", (BEDL,), {"loss": lambda self, batch: None})
 
 
 def test_a_loss_alone_makes_a_method() -> None:

@@ -84,7 +84,7 @@ def test_methods_that_draw_are_left_alone(monkeypatch):
             with bedl.sampled(self.net):
                 return self.head(bedl.Moments(self.net(x), torch.ones(len(x), 2)))
 
-        def loss(self, batch):
+        def batch_loss(self, batch):
             return -batch.mean(self(batch.x).log_prob(batch.y))
 
     method = Drawn(averaged())

@@ -82,7 +82,7 @@ _VALUES = "Moments are a mean and a variance; take either, the tensors y.loc and
 _LOSS = (
     "a loss of random outputs is the head's: method = bedl.BEDL(net, bedl.Dirichlet(n_classes)), or "
     "bedl.Normal(n_targets) for real targets; then bedl.fit(method, (x, y), epochs=…), or in a loop of your own "
-    "method.loss(bedl.methods.Batch(x, y, n_train=len(x))). Of the means alone: {name}(y.loc, …)"
+    "method.loss(x, y, n_train=len(x)). Of the means alone: {name}(y.loc, …)"
 )
 _ORDER = "of the means it is y.loc.{name}(…)"
 _REMEDIES = {

@@ -12,4 +12,4 @@ from bedl.deploy.runtime import OnnxModel as OnnxModel
 
 # errors
 from bedl.deploy.schema import ExportError as ExportError
-from bedl.deploy.schema import ModelFileError as ModelFileError
+from bedl._utils.errors import ModelFileError as ModelFileError

@@ -9,6 +9,7 @@ when it loads the model, so predictions are as fast as before and the file is a 
 from __future__ import annotations
 
 import logging
+import operator
 import time
 import types
 import warnings
@@ -21,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from bedl._utils.io import atomic_write, check_writable
 from bedl.deploy.prepare import ExportOptions, Prepared, capture, prepare
@@ -290,13 +292,33 @@ def _translated(program: Any, prepared: Prepared, names: list[str]) -> Any:
             input_names=list(prepared.inputs.names), output_names=list(names),
         )  # fmt: skip
 
-    if lower(program.graph_module.graph):
+    graph_module: Any = program.graph_module
+    if lower(graph_module.graph):
         program.run_decompositions = lambda table=None: program
+        if not _mixes_types(graph_module.graph):  # else the exporter runs it once more, to see which numbers to cast
+            graph_module.modules = lambda: iter(())
         try:
             return translate()
         except torch.onnx.OnnxExporterError:  # an operation without a translation of its own
             del program.run_decompositions
+            vars(graph_module).pop("modules", None)
     return translate()
+
+
+def _mixes_types(graph: torch.fx.Graph) -> bool:
+    """Whether an operation may take other numbers than float32, so that some have to be cast."""
+    aten = torch.ops.aten
+    of_flags = (aten.where, aten.bitwise_and, aten.bitwise_or, aten.bitwise_not, aten.logical_not, aten.all, aten.any)
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.is_view:
+            continue
+        allowed: set[Any] = {torch.float32, torch.bool if node.target.overloadpacket in of_flags else torch.float32}
+        if torch.Tag.pointwise not in node.target.tags:
+            allowed.add(None)  # a length
+        values = tree_leaves([source.meta.get("val") for source in node.all_input_nodes])
+        if any(getattr(value, "dtype", None) not in allowed for value in values):
+            return True
+    return False
 
 
 def lower(graph: torch.fx.Graph) -> bool:
@@ -330,6 +352,16 @@ def lower(graph: torch.fx.Graph) -> bool:
             new = put(node, aten._to_copy.default, node.args[0], dtype=node.args[1])
         elif node.target in (aten.__and__.Tensor, aten.__or__.Tensor):
             new = put(node, getattr(aten, f"bitwise_{node.target._opname.strip('_')}").Tensor, *node.args)
+        elif node.target is aten.conv_transpose2d.input:
+            given = (*node.args, *(None, [1, 1], [0, 0], [0, 0], 1, [1, 1])[len(node.args) - 2 :])
+            x, weight, bias, stride, padding, more, groups, dilation = given
+            new = put(node, aten.convolution.default, x, weight, bias, stride, padding, dilation, True, more, groups)
+        elif node.target is aten.batch_norm.default and not node.args[5]:
+            *tensors, _, momentum, eps, _ = node.args
+            norm = put(node, aten._native_batch_norm_legit_no_training.default, *tensors, momentum, eps)
+            new = put(node, operator.getitem, norm, 0)
+            value = norm.meta["val"]
+            norm.meta["val"] = (value, value.new_empty(0), value.new_empty(0))
         elif node.target is aten.detach_.default:  # of constants
             new = node.args[0]
         if new is not None:

@@ -282,6 +282,12 @@ def capture(prepared: Prepared) -> torch.export.ExportedProgram:
         with torch.no_grad(), _without_stack_traces():
             program = torch.export.export(prepared.module, sample, dynamic_shapes=(shapes,), strict=False)
     except Exception as error:
+        if "Constraints violated" in str(error):
+            raise ExportError(
+                "the network computes for the example's number of rows alone. len(x) does, as it is a plain number: "
+                "write x.shape[0], as in torch.zeros(x.shape[0], 16) or token.expand(x.shape[0], -1, -1). So do "
+                "int(x.shape[0]) and a reshape to a fixed number of rows"
+            ) from error
         raise ExportError(
             f"torch.export could not capture the network for batches of any size: {error}\n"
             "Control flow that depends on values, or a reshape to a fixed number of rows, are the usual causes."

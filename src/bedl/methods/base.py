@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, overload
 
 import safetensors
 import safetensors.torch
@@ -46,8 +46,8 @@ def _batches(x: Any, size: int) -> Iterator[Any]:
 class Method(RecordsArguments, nn.Module, Generic[Prediction]):
     """Base of the methods: `forward` predicts, and the method learns in the way it defines.
 
-    - **"gradient"**: by steps on `loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that mean,
-      weights and padding considered. A loss that is a *function* of means, such as a root, is written as
+    - **"gradient"**: by steps on `batch_loss(batch)`, a mean over the points of a batch: `batch.mean(values)` is that
+      mean, weights and padding considered. A loss that is a *function* of means, such as a root, is written as
       `statistics(batch)`, the means, and `combine(statistics, n_train)`, the function: so it is exact over several
       processes and accumulated batches, too.
     - **"direct"**: all at once, with `fit(x, y)`; with `fit(x, y, weight)`, if points may count differently.
@@ -66,11 +66,13 @@ class Method(RecordsArguments, nn.Module, Generic[Prediction]):
         ...         self.net, self.head = net, Normal(1)
         ...     def forward(self, x):
         ...         return self.head(self.net(x))
-        ...     def loss(self, batch):
+        ...     def batch_loss(self, batch):
         ...         return -batch.mean(self(batch.x).log_prob(batch.y))
         >>> method = MeanAndVariance(nn.Linear(3, 2))
         >>> method.fit_mode, method.additive, method.predict(torch.zeros(5, 3)).mean.shape
         ('gradient', True, torch.Size([5, 1]))
+        >>> method.loss(torch.zeros(5, 3), torch.zeros(5), n_train=100).shape
+        torch.Size([])
     """
 
     fit_mode: ClassVar[FitMode | None] = None
@@ -78,10 +80,12 @@ class Method(RecordsArguments, nn.Module, Generic[Prediction]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if "loss" in vars(cls):  # training would not call it
+            raise TypeError(f"{cls.__name__} defines loss, which training does not call: define batch_loss(batch)")
         own: dict[FitMode, bool] = {
             "members": cls.members is not Method.members,
             "direct": cls.fit is not Method.fit,
-            "gradient": cls.loss is not Method.loss or cls.statistics is not Method.statistics,
+            "gradient": cls.batch_loss is not Method.batch_loss or cls.statistics is not Method.statistics,
         }
         cls.fit_mode = next((way for way, is_own in own.items() if is_own), None)
 
@@ -133,8 +137,41 @@ class Method(RecordsArguments, nn.Module, Generic[Prediction]):
                 module.training = True
 
     # -- learning by steps ------------------------------------------------------------------------
-    def loss(self, batch: Batch) -> Tensor:
-        """What is to be minimised, of a batch by itself. shape: ()"""
+    @overload
+    def loss(self, x: Batch, /) -> Tensor: ...
+
+    @overload
+    def loss(self, x: Any, y: Tensor, /, *, n_train: int | Tensor, weight: Tensor | None = None) -> Tensor: ...
+
+    def loss(
+        self, x: Any, y: Tensor | None = None, /, *, n_train: int | Tensor | None = None, weight: Tensor | None = None
+    ) -> Tensor:
+        """What is to be minimised, for training loops of your own. shape: ()
+
+        Args:
+            x: inputs, as the network takes them; or a `Batch`, which holds everything. shape: (n, *input)
+            y: targets. shape: (n,) or (n, D), of dense outputs (n, *places)
+            n_train: how many points the whole training set has, by which regularisers weigh themselves.
+            weight: how much each point counts; None: all the same. shape: (n,) or (n, *places)
+
+        Example:
+            >>> import bedl, torch
+            >>> method = bedl.BEDL(bedl.GaussianLinear(3, 2), bedl.Normal(1))
+            >>> optimizer = torch.optim.Adam(method.parameters(), lr=0.01)
+            >>> x = torch.randn(100, 3)
+            >>> for rows in torch.randperm(100).split(20):
+            ...     optimizer.zero_grad()
+            ...     method.loss(x[rows], x[rows, 0], n_train=100).backward()
+            ...     _ = optimizer.step()
+        """
+        if isinstance(x, Batch):
+            return self.batch_loss(x)
+        if y is None or n_train is None:
+            raise TypeError("loss takes (x, y, n_train=…), n_train being the size of the training set, or a Batch")
+        return self.batch_loss(Batch(x, y, n_train, weight))
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        """The loss of a batch by itself, for methods to define; call `loss`. shape: ()"""
         if self.fit_mode != "gradient":
             raise TypeError(f"{type(self).__name__} takes no gradient steps: its fit_mode is {self.fit_mode!r}")
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -152,7 +189,7 @@ class Method(RecordsArguments, nn.Module, Generic[Prediction]):
 
     def statistics(self, batch: Batch) -> Tensor:
         """The means over a prepared batch that the loss is a function of. shape: (k,)"""
-        return self.loss(batch).reshape(1)
+        return self.batch_loss(batch).reshape(1)
 
     def combine(self, statistics: Tensor, n_train: int | Tensor) -> Tensor:
         """The loss, of the means over all batches; parameters enter through them alone.

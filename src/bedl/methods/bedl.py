@@ -41,11 +41,11 @@ class BEDL(Method[Prediction]):
         >>> from torch import nn
         >>> from bedl import GaussianLinear
         >>> from bedl.heads import Dirichlet
-        >>> from bedl.methods import BEDL, Batch
+        >>> from bedl.methods import BEDL
         >>> net = nn.Sequential(GaussianLinear(2, 16), nn.ReLU(), GaussianLinear(16, 3))
         >>> method = BEDL(net, Dirichlet(3), regularizer=PAC(strength=0.1))
         >>> x, y = torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1])
-        >>> loss = method.loss(Batch(x, y, n_train=5))
+        >>> loss = method.loss(x, y, n_train=5)
         >>> method.predict(x).mean.shape
         torch.Size([5, 3])
     """
@@ -99,9 +99,8 @@ class BEDL(Method[Prediction]):
 
     @property
     def parts(self) -> tuple[nn.Module, Head, Sum] | None:
-        own = all(
-            getattr(type(self), name) is getattr(BEDL, name) for name in ("loss", "prepare", "statistics", "combine")
-        )
+        names = ("batch_loss", "prepare", "statistics", "combine")
+        own = all(getattr(type(self), name) is getattr(BEDL, name) for name in names)
         return (self.net, self.head, self.objective) if own and self.output is None else None
 
     def statistics(self, batch: Batch) -> Tensor:

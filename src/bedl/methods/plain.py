@@ -56,7 +56,7 @@ class Deterministic(Method[Prediction]):
         prediction: Prediction = self.head(self.net(x))
         return prediction
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """−mean log p(y | x). shape: ()"""
         return -batch.mean(self.head.log_marginal(self.net(batch.x), batch.y))
 

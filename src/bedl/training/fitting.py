@@ -219,7 +219,7 @@ def _check_method(method: Any) -> None:
             "members": "has members that learn independently: use bedl.training.fit_replicas(method, …)",
             "direct": "takes no gradient steps: call its own fit(x, y)",
         }
-        nothing = "defines no way to learn: give it loss(batch), statistics(batch) and combine(…), or fit(x, y)"
+        nothing = "defines no way to learn: give it batch_loss(batch), statistics(batch) and combine(…), or fit(x, y)"
         raise TypeError(f"{type(method).__name__} {remedies.get(str(method.fit_mode), nothing)}")
     check_not_cached(method, "fit")
 

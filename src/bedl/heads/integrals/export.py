@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,11 +48,13 @@ CUMULANTS = (
         (1.906517, 21.782532, -38.297698),
     ),
     # 0.6 of it, as the series ends here: then errors are least
-    ((2.423783, -4.018577), (-13.039284, 21.398105), (14.201056, -23.360661)),
+    ((2.423783, -4.018577, 0.0), (-13.039284, 21.398105, 0.0), (14.201056, -23.360661, 0.0), (0.0, 0.0, 0.0)),
 )
 # psi(a + 1) = log(a + 1/2 + (a + p) / (24 (a² + q a + r))), error 8e-6
 DIGAMMA = (1.26843995, 1.74605845, 0.85994831)
-HERMITE, AROUND = numerics.hermite(9), numerics.hermite(7)
+HERMITE, _AROUND = numerics.hermite(9), numerics.hermite(7)
+# nodes, weights, and weights of the kernel that stands for a node's cell, negative: those of -log(1 - exp(-t))
+AROUND = [*_AROUND, [w * (0.5 * z * z - 1.5) for z, w in zip(*_AROUND, strict=True)]]
 # Hermite's polynomials 0, 2, 3, 4, 5, 6, 7 and 9 at the nodes, times weights and the factors of Edgeworth's series
 SERIES = [
     [w / factor * float(np.polynomial.hermite_e.hermeval(z, [0] * order + [1])) for z, w in zip(*HERMITE, strict=True)]
@@ -99,19 +100,18 @@ def parts(m: Tensor, v: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _total(log_mean: Tensor, spread: Tensor, nodes: Tensor, log_weight: Tensor, width: Tensor, when: Tensor) -> Tensor:
     """E psi(A + 1). shapes: (*batch), (*batch), (*batch, T), (*batch, T), (T, *batch), (T, *batch) -> (*batch)"""
-    z, weight = (x.view(-1, *[1] * when.dim()) for x in numerics.tensors(AROUND, nodes))
+    z, weight, kernel = nodes.new_tensor(AROUND).view(3, -1, *[1] * when.dim()).unbind(0)
     u = nodes.movedim(-1, 0) + width * z  # shape: (around, T, *batch)
     t = torch.exp(u.clamp(max=4.0))
     log_silent = torch.where(t < 0.01, u - 0.5 * t, torch.log(1 - torch.exp(-t)))
-    kernel = (weight * (0.5 * z.square() - 1.5) * log_silent).sum(0)
+    averaged = (kernel * log_silent).sum(0)
     # left of the first node the kernel is a line of slope -1, and the first weight holds a mass of 1 there
     tail = torch.exp(-log_weight[..., 0]) * when[0]
-    by_race = (when * kernel).sum(0) + tail - EULER
+    by_race = (when * averaged).sum(0) + tail - EULER
     calm = spread < HARDLY
     safe = torch.where(calm, spread, 0.0).clamp_min(torch.finfo(nodes.dtype).tiny)
-    z, weight = (x.view(-1, *[1] * log_mean.dim()) for x in numerics.tensors(AROUND, nodes))
-    log_total = log_mean - 0.5 * safe + safe.sqrt() * z
-    return torch.where(calm, (weight * _digamma_after(log_total)).sum(0), by_race)
+    log_total = log_mean - 0.5 * safe + safe.sqrt() * z[:, 0]
+    return torch.where(calm, (weight[:, 0] * _digamma_after(log_total)).sum(0), by_race)
 
 
 def _digamma_given(mean: Tensor, v: Tensor, slope: Tensor, curve: Tensor, width: Tensor) -> Tensor:
@@ -124,14 +124,14 @@ def _digamma_given(mean: Tensor, v: Tensor, slope: Tensor, curve: Tensor, width:
         (v * (1 + v * (curve - slope.square()))).clamp(1e-12, MAX_LOG_EVIDENCE_VARIANCE), v
     )  # the variance
     missing, share = 1 - within / v, within / (within + 4)
-    third, fourth, fifth = (_polynomial(table, missing, share) for table in CUMULANTS)
+    third, fourth, fifth = _cumulants(missing, share)
     between = (missing * width).square()  # the mean moves by -b while u moves by 1
     variance = within + between
     std, ratio = variance.sqrt(), within / variance
     rest = missing * ratio.square() * std  # the cumulants, standardised: each has a factor of ratio·σ more
     skewness, excess = -rest * third, rest * ratio * std * fourth
     fifth = -rest * (ratio * std).square() * fifth
-    z, _ = numerics.tensors(HERMITE, mean)
+    z = mean.new_tensor(HERMITE[0])
     x = mean + std * z.view(-1, *[1] * mean.dim())
     terms = mean.new_tensor(SERIES) @ _digamma_after(x).flatten(1)  # shape: (8, T × batch × C)
     by = terms.view(len(SERIES), *mean.shape).unbind(0)
@@ -139,14 +139,14 @@ def _digamma_given(mean: Tensor, v: Tensor, slope: Tensor, curve: Tensor, width:
     return by[0] - (1 - ratio) * by[1] + skewness * by_skewness + excess * by[3] + fifth * by[4]
 
 
-def _polynomial(coefficients: Sequence[Any], *variables: Tensor) -> Any:
-    """The sum of coefficients[i][j] x^i y^j, of as many variables as there are. shapes: (*shape) -> (*shape)"""
-    x, *others = variables
-    parts = [_polynomial(part, *others) for part in coefficients] if others else coefficients
-    value = parts[-1]
-    for part in reversed(parts[:-1]):
-        value = value * x + part
-    return value
+def _cumulants(missing: Tensor, share: Tensor) -> Sequence[Tensor]:
+    """The polynomials of `CUMULANTS`: of t, at once, and by Horner's scheme of b. shapes: (*shape) -> 3 × (*shape)"""
+    powers = torch.stack([torch.ones_like(share), share, share.square()]).flatten(1)
+    columns = missing.new_tensor(CUMULANTS).transpose(0, 1).flatten(0, 1) @ powers
+    *others, value = columns.view(4, 3, *share.shape).unbind(0)
+    for part in reversed(others):
+        value = value * missing + part
+    return value.unbind(0)
 
 
 def _digamma_after(x: Tensor) -> Tensor:
@@ -170,16 +170,15 @@ def _log_survival_and_density(m: Tensor, v: Tensor, nodes: Tensor, components: i
     near = torch.minimum(torch.maximum(w, middle - reach), middle + reach)
     distance = (middle - near) * widest
     reference = distance.square()
-    p, mus, variances = (
-        torch.tensor(numbers, dtype=m.dtype, device=m.device)
-        for numbers in zip(*LOG_EXPONENTIAL[components], strict=True)
-    )
+    shares, *others = zip(*LOG_EXPONENTIAL[components], strict=True)
+    p = m.new_tensor([shares])
+    mus, variances = m.new_tensor(others).view(2, -1, *[1] * w.dim()).unbind(0)
 
     def over_components(terms: Tensor) -> Tensor:
-        return (p[None] @ terms.flatten(1)).view(w.shape)
+        return (p @ terms.flatten(1)).view(w.shape)
 
-    inverse = torch.rsqrt(2 * (variances.view(-1, *[1] * w.dim()) + v))  # shape: (R, 1, *batch, C)
-    d = (mus.view(-1, *[1] * w.dim()) - near) * inverse
+    inverse = torch.rsqrt(2 * (variances + v))  # shape: (R, 1, *batch, C)
+    d = (mus - near) * inverse
     g = d - shift * inverse
     e = inverse * torch.exp(reference - g * g)
     survival = 0.5 + 0.5 * over_components(torch.erf(d))

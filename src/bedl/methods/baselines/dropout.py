@@ -95,7 +95,7 @@ class MCDropout(Method):
             for layer in layers:
                 layer.draws = False
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """The mean −log p(y | f) of one mask per point, and the weight decay. shape: ()"""
         fit = -batch.mean(self.head.log_marginal(self.net(batch.x), batch.y))
         return fit + self.decay() / batch.n_train
@@ -205,7 +205,7 @@ class FastDropout(Method):
     def forward(self, x: Tensor | Moments) -> Predictive:
         return self.head(self.net(as_moments(x)))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """−mean E_f log p(y | f). shape: ()"""
         f = as_moments(self.net(as_moments(batch.x)))
         return -batch.mean(expected_log_likelihood(self.head, f, batch.y))
@@ -328,7 +328,7 @@ class VarOut(Method):
         with drawing(self.net, once=False):
             return self.net(x)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """The negative evidence lower bound, per point. shape: ()"""
         fit = -batch.mean(self.head.log_marginal(self._drawn(batch.x), batch.y))
         ramp = batch.ramp(self.ramp) if self.ramp > 0 else 1.0

@@ -40,10 +40,9 @@ class DVI(BEDL):
         >>> from torch import nn
         >>> from bedl import GaussianLinear
         >>> from bedl.heads import ExpectedMeanVariance
-        >>> from bedl.methods import Batch
         >>> net = nn.Sequential(GaussianLinear(2, 16), nn.ReLU(), GaussianLinear(16, 2))
         >>> method = DVI(net, ExpectedMeanVariance(1))
-        >>> loss = method.loss(Batch(torch.randn(5, 2), torch.randn(5), n_train=5))
+        >>> loss = method.loss(torch.randn(5, 2), torch.randn(5), n_train=5)
         >>> method.predict(torch.randn(5, 2)).mean.shape
         torch.Size([5, 1])
     """

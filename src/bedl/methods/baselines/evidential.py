@@ -87,7 +87,7 @@ class EDL(Method):
     def forward(self, x: Tensor | Moments) -> CategoricalPredictive:
         return self.head.given(self.alpha(x).log())
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """The mean risk and divergence, and the decay of weights. shape: ()"""
         alpha = self.alpha(batch.x)
         y = one_hot(self.head.check_targets(batch.y, alpha.shape[:-1]), alpha)
@@ -197,7 +197,7 @@ class RelaxedEDL(EDL):
     def alpha(self, x: Tensor | Moments) -> Tensor:
         return ACTIVATIONS[self.evidence](known(self.net(x))) + self.prior_weight
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         alpha = self.alpha(batch.x)
         y = one_hot(self.head.check_targets(batch.y, alpha.shape[:-1]), alpha)
         error = (y - alpha / alpha.sum(-1, keepdim=True)).square().sum(-1)
@@ -282,7 +282,7 @@ class EvidentialRegression(Method):
         data = beta / (alpha - 1)
         return StudentPredictive(gamma, data, data / nu, torch.zeros_like(data), 2 * alpha)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """The mean of −log p(y) and the wrong evidence. shape: ()"""
         said = self.evidence(batch.x)
         y = self.targets.check_targets(batch.y, said.gamma.shape[:-1])
@@ -378,7 +378,7 @@ class PriorNetwork(Method):
     def prepares_batched(self) -> bool:
         return self._rows is None and takes_batched(self._perturbation)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """The mean divergence on the data and off it. shape: ()"""
         return self.statistics(self.prepare(batch)).sum()
 

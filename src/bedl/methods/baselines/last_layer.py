@@ -130,7 +130,7 @@ class Laplace(Method):
             return NormalPredictive(m, log_noise.exp(), torch.zeros_like(m), model)
         return self.head.given(f + phi @ self.draws.mT).mixed()
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """−mean log p(y | x) of the network as a point. shape: ()"""
         return -batch.mean(self.head.log_marginal(known(self.net(batch.x)), batch.y))
 
@@ -342,7 +342,7 @@ class SNGP(Method):
         v = ((phi @ self.covariance) * phi).sum(-1, keepdim=True).clamp_min(0.0)
         return self.head(Moments(m, v.expand(m.shape)))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """−mean log p(y | m) and the prior of the last layer. shape: ()"""
         fit = -batch.mean(self.head.log_marginal(self.outputs(self.features(batch.x)), batch.y))
         return fit + 0.5 * self.ridge * self.last.weight.square().sum() / batch.n_train

@@ -45,6 +45,7 @@ class NeuralProcess(Method):
     Example:
         >>> import torch
         >>> from bedl.heads import MeanVariance
+        >>> _ = torch.manual_seed(0)
         >>> x = torch.linspace(-1, 1, 40)[:, None]
         >>> method = NeuralProcess(1, MeanVariance(1), (16, 16), steps=200)
         >>> method.fit(x, 2 * x)
