@@ -20,7 +20,8 @@ from bedl.cli.console import print_comparison
 from bedl.estimators.distill import default_members
 from bedl.estimators.inputs import cut_in_folds, held_out
 from bedl.estimators.tabular import comparison
-from bedl.estimators.tabular.comparison import Baseline, Comparison
+from bedl.estimators.tabular.baselines import Baseline
+from bedl.estimators.tabular.comparison import Comparison
 from bedl.evaluation.report.parts import comparison_section
 from bedl.methods import Method, Problem, register, registry
 from tests.cli.verbs import run

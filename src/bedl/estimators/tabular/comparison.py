@@ -14,23 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from bedl._utils.errors import ModelFileError, option
 from bedl._utils.io import RowFile
 from bedl.data import DataError, Table, TableEncoder, encode_to_memmap, open_table
 from bedl.data.encode import read_roles
 from bedl.data.unknown import UnknownValues
-from bedl.estimators.calibration import held_out_scores
-from bedl.estimators.distill import FOLDS, ClassCommittee, TargetCommittee, default_members, fit_member, fitted
-from bedl.estimators.inputs import Related, cut_in_folds
 from bedl.estimators.tabular.fitting import ReadingSettings, fit_arguments, target_of
 from bedl.estimators.tabular.folder import read_json, write_json
 from bedl.estimators.tabular.model import TableCallback
 from bedl.estimators.tabular.predict import EstimatorPredictor, RowOptions, batch_rows
 from bedl.evaluation import tasks
-from bedl.evaluation.tasks import Results, concatenate, held_out_factors, score
-from bedl.heads.predictive import CategoricalPredictive, NormalPredictive
+from bedl.evaluation.tasks import Results, concatenate, score
 
 if TYPE_CHECKING:
     import pandas
@@ -191,7 +186,7 @@ class ResultRows:
 # Which method for my data? Several on the same splits of a table.
 
 
-BASELINES = ("linear", "extra-trees", "boosting")  # of scikit-learn, see `Baseline`
+BASELINES = ("linear", "extra-trees", "boosting")  # of scikit-learn, see `baselines`
 SHORT = ("auto", "ensemble", "bedl", *BASELINES)  # methods, unless others are named
 TIMED = 1000  # rows whose prediction is timed; the same ones again if fewer are held out
 REFUSALS = (ValueError, TypeError, NotImplementedError, ImportError)
@@ -293,7 +288,7 @@ def _methods(wanted: Sequence[str] | str | None, work: _Work, n: int) -> tuple[l
 
     n: how many rows they learn from.
     """
-    from bedl.estimators.tabular.comparison import Baseline
+    from bedl.estimators.tabular.baselines import Baseline
     from bedl.methods import Problem, registry
 
     everything = [*registry.names(), *BASELINES]
@@ -476,7 +471,7 @@ class _Trial:
 
     def _fitted(self, name: str, split: int, kept: np.ndarray) -> Any:
         import bedl.estimators
-        from bedl.estimators.tabular.comparison import Baseline
+        from bedl.estimators.tabular.baselines import Baseline
 
         work, task = self.work, tasks.get(self.work.task)
         rows = np.array(work.x[kept]), np.array(work.y[kept])
@@ -508,88 +503,3 @@ class _Trial:
                 )
             )
         return concatenate(parts)
-
-
-# Scikit-learn's models beside bedl's methods in a comparison: linear, extremely randomised trees, boosting.
-
-
-CLASSES = {
-    "boosting": "HistGradientBoosting",
-    "extra-trees": "ExtraTrees",
-    "linear": "Pipeline",
-}  # names begin so
-TASKS = ("regression", "classification")
-
-
-class Baseline:
-    """A scikit-learn model as a comparison asks for it, with a predictive distribution.
-
-    Out-of-fold predictions give the standard deviation of normal noise, the same for all rows, and the width of
-    intervals; or a temperature for the probabilities of classes. The model itself learns from all rows.
-
-    Args:
-        name: which one, of `comparison.BASELINES`.
-        task: "regression" or "classification".
-        seed: of the folds.
-    """
-
-    def __init__(self, name: str, task: str, seed: int):
-        self.name, self.task, self.seed = name, task, seed
-
-    @staticmethod
-    def applies(name: str, task: str, n: int, n_targets: int) -> bool:
-        """Whether there is such a model for so many rows and targets or classes."""
-        return task in TASKS and _maker(name, task, n, n_targets) is not None
-
-    def fit(
-        self, X: np.ndarray, y: np.ndarray, sample_weight: Any = None, groups: Any = None, order: Any = None
-    ) -> Any:
-        """Learn from encoded rows. Arguments as for `BEDLRegressor.fit`."""
-        classes, n = self.task == "classification", len(X)
-        n_targets = int(y.max()) + 1 if classes else 1
-        y = y if classes else y.reshape(n, 1)
-        maker, related = _maker(self.name, self.task, n, n_targets), Related.of(n, groups, order)
-        if maker is None:
-            raise ValueError(f"{n} rows of {n_targets} classes are too few for {self.name!r}")
-        fold = cut_in_folds(n, min(FOLDS, n), self.seed, y if classes else None, related)
-        held = int(fold.max()) + (related.order is None)  # nothing is before the first period
-        members = fitted([maker], X, y, fold, held, sample_weight, related)
-        committee: Any = ClassCommittee(members, n_targets) if classes else TargetCommittee(members)
-        if classes:
-            committee.fit(X, y, fold, sample_weight)
-            self.temperature = float(committee.temperatures[0])
-        else:
-            own = fold < held
-            residual = y[own] - committee.outputs(X[own], fold[own])[:, 0]
-            weight = None if sample_weight is None else sample_weight[own]
-            self.std = float(np.sqrt(np.average(np.square(residual[:, 0]), weights=weight))) or 1e-12
-            self.scores = held_out_scores(residual / self.std, related[own].weights())
-        self.said, self.model = committee.said, fit_member(maker, X, y, sample_weight)
-        return self
-
-    def predict_dist(self, X: np.ndarray) -> Any:
-        """The prediction for encoded rows."""
-        said = torch.from_numpy(self.said(self.model, X))
-        zero = torch.zeros(len(said), dtype=said.dtype)
-        if self.task == "classification":
-            log_p = torch.log_softmax(said / self.temperature, -1)
-            found = CategoricalPredictive(log_p, zero, zero, zero, torch.zeros_like(log_p))
-            found.data = found.entropy  # it tells no parts apart
-            return found
-        noise = torch.full_like(said, self.std**2)
-        return NormalPredictive(said, noise, torch.zeros_like(said), torch.zeros_like(said))
-
-    def encoded_dist(self, x: np.ndarray, encoder: Any) -> Any:
-        """The same, with a possible value in place of an unknown one."""
-        return self.predict_dist(encoder.possible_rows(x, 1)[0] if np.isnan(x).any() else x)
-
-    def interval_of(self, prediction: Any, coverage: float = 0.9) -> Any:
-        """Interval as wide as rows held out ask for."""
-        below, above = (torch.as_tensor(f).nan_to_num(posinf=10.0) for f in held_out_factors(*self.scores, coverage))
-        return prediction.mean - below * self.std, prediction.mean + above * self.std
-
-
-def _maker(name: str, task: str, n: int, n_targets: int) -> Any:
-    """The model of that name among the members of a committee; None: it is not one of them."""
-    found = (maker for maker in default_members(task, n, n_targets) if type(maker).__name__.startswith(CLASSES[name]))
-    return next(found, None)
