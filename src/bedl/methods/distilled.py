@@ -106,7 +106,8 @@ def distilled(
         problem: what it is for.
         known: strength of `Known`.
         unknown: strength of `Unknown`; None: 0.2 for targets. For classes 0.05, as some of its copies are rows like
-            those of the data, above all where columns have two values: 0.2 there costs 0.03 to 0.13 nats.
+            those of the data, above all where columns have two values. (Held-out quarters of four tables, 0.2 and 0.05:
+            led7digit 0.957, 0.888; ionosphere 0.210, 0.183; vowel 0.143, 0.130; phoneme 0.287, 0.291.)
         weight_prior: strength of `WeightPrior`.
         layers: widths of the hidden layers, where the problem does not say.
         bins: of each column; None: those of the problem.
