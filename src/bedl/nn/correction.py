@@ -189,7 +189,7 @@ def scale_weights(net: nn.Module, x: Any, learned: Any, output: Output = None) -
     if not isinstance(learned, Moments):
         raise BEDLError(f"correct_variances: keep=True needs outputs with variances, not {type(learned).__name__}")
     tiny = torch.finfo(learned.variance.dtype).tiny
-    known = learned.variance > tiny
+    known = learned.variance > 1e-6 * learned.variance.mean()  # behind dead units alone, logarithms would decide it all
     if not known.any():
         return
     layers, target = gaussian_layers(net), learned.variance[known].log().mean()
