@@ -438,10 +438,10 @@ class Building(Portable, BaseEstimator):
         """Fit the temperature to points that were set aside."""
         raise NotImplementedError
 
-    def _calibrate_by(self, committee: Any, fresh: Points) -> None:
-        """Let the committee that a network was distilled from decide how wide and how bold its predictions are.
+    def _calibrate_by(self, committee: Any, points: Points) -> None:
+        """Calibrate a network by the committee that it was distilled from.
 
-        fresh: rows near the data that the network has not learned from, with the committee's labels.
+        points: the rows, with labels drawn from the committee's out-of-fold predictions.
         """
         raise NotImplementedError
 
@@ -536,10 +536,10 @@ class BEDLEstimator(Building):
                 if n_calibration is not None:
                     related = table.related[points.index]
                 if distils:
-                    from bedl.estimators.distill import committee_of, labelled_points, near_points, of_points
+                    from bedl.estimators.distill import committee_of, drawn_points, labelled_points, of_points
 
                     committee = committee_of(self, table, points, seed)
-                    fresh = near_points(committee, table, points, seed)
+                    drawn = drawn_points(committee, table, points, seed)
                     labelled = labelled_points(committee, table, points, seed)
                     plan, related = of_points(plan, points.n, labelled), Related()
                     points = labelled
@@ -550,7 +550,7 @@ class BEDLEstimator(Building):
                     self._calibrate(n_calibration)
         self._conclude()
         if distils:
-            self._calibrate_by(committee, fresh)
+            self._calibrate_by(committee, drawn)
         if self.verbose:
             print(self.chosen_)
         return self

@@ -352,8 +352,8 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=DOUBT, vacuity=vacuity)
         self._hold_out(np.exp(tempered(log_p, self.temperatures_, vacuity)), truth, None)
 
-    def _calibrate_by(self, committee: Any, fresh: Points) -> None:
-        self._calibrate(fresh)
+    def _calibrate_by(self, committee: Any, points: Points) -> None:
+        self._calibrate(points)
         self._hold_out(committee.probabilities, committee.observed, committee.row_weights)
 
     def _hold_out(self, p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -25,6 +26,8 @@ from bedl.evaluation.tasks import held_out_factors, signed_scores
 from bedl.heads.base import head_class
 from bedl.heads.predictive import LinkedPredictive
 from bedl.methods import registry
+from bedl.nn import cached_weights
+from bedl.training.data import Points
 
 
 class BEDLRegressor(RegressorMixin, BEDLEstimator):
@@ -322,11 +325,19 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return np.concatenate([found, rest_of(unknown, found)[: n - len(found)]])
 
     # -- for the base class -----------------------------------------------------------------------
-    def _calibrate_by(self, committee: Any, fresh: Any) -> None:
-        for name in ("scales", "log_weights"):
-            own = getattr(self.method_, name)
-            own.copy_(torch.as_tensor(getattr(committee, name)).to(own))
-        self.held_out_ = held_out_scores(committee.scores, committee.row_weights)
+    def _calibrate_by(self, committee: Any, points: Points) -> None:
+        from bedl.estimators.distill import scale_mixture
+
+        z = []
+        with cached_weights(self.method_):
+            for x, y, _ in points.fetch(np.array_split(np.arange(points.n), -(-points.n // 500))):
+                said: Any = self.method_.predict(x.to(device_of(self.method_)))
+                z.append(((y - said.mean.cpu()) / said.variance.cpu().sqrt()).double().numpy())
+        scores = np.concatenate(z)
+        scales, shares = scale_mixture(scores)
+        self.method_.scales.copy_(torch.as_tensor(scales))
+        self.method_.log_weights.copy_(torch.as_tensor(np.log(shares)))
+        self.held_out_ = held_out_scores(scores / math.sqrt(shares @ scales))
 
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         return validate_data(

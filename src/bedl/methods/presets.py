@@ -101,7 +101,7 @@ def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
         return "images", {}
     table = problem.net is None and len(problem.input_shape) == 1 and not problem.noisy
     if table and problem.task in ("regression", "classification") and not problem.steps:
-        return "stack", {}
+        return "distilled", {}
     if table and problem.task == "regression":
         return "evidence", {"weight_prior": 3.0}
     if tasks.get(problem.task).column != "number":
