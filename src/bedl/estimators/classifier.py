@@ -331,7 +331,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             return registry.get(name).tempered and not self._several_labels
         if self.temperature_scaling and self._several_labels:
             raise ValueError("temperature_scaling is for one label per row; there are several labels at once")
-        if self.temperature_scaling and (self._members()[0].fit_mode == "direct" or self.method_.folds):
+        if self.temperature_scaling and (self._members()[0].fit_mode == "direct" or registry.get(name).distils):
             raise ValueError(
                 f"method {name!r} learns from all rows at once; for temperature_scaling keep some back, and give them "
                 "to calibrate(X, y) after fit"

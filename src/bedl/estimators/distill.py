@@ -28,7 +28,7 @@ from bedl.methods.distilled import SCALES
 from bedl.training.data import Points, stream_seed
 
 FOLDS = 5
-MANY_ROWS = 20_000  # beyond, one fold is held out
+MANY_ROWS, MANY_LABELS = 20_000, 500_000  # rows, and rows times classes, beyond which one fold is held out
 ROWS_PER_CLASS = 300  # with fewer boosting, which grows trees for each class, takes long and brings nothing
 LEAST = 1e-6  # probability of a class, and variance of a target
 NOISE, CROSSED = 0.2, 0.2  # of rows near the data: standard deviation at most, and share of columns from other rows
@@ -137,9 +137,8 @@ class TargetCommittee(Committee):
             self.noise.append(forest.fit(given[outside], logs[outside].squeeze(), weight[outside]))
             log_variance[inside] = forest.predict(given[inside]).reshape(-1, y.shape[1])
         self.normals = self._normals(mean, log_variance, said)
-        self.shares = np.stack(
-            [_normal_shares(y[:, d], *(part[..., d] for part in self.normals), weight) for d in targets]
-        )
+        means, logs = self.normals
+        self.shares = np.stack([_normal_shares(y[:, d], means[..., d], logs[..., d], weight) for d in targets])
 
     def _described(self, X: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The stacked mean of each row, and what its noise is read off. shapes: (n, D), (n, features)"""
@@ -360,8 +359,8 @@ def quantile_edges(X: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> list[to
     several = ((X.min(0) != X) & (X.max(0) != X)).any(0).sum()  # columns of more than two values
     bins = max(1, min(BINS, len(X) // FEWEST, CODES // max(several, 1)))
     found = []
-    for column, low, size in zip(X.T, loc, scale, strict=True):
-        inner = np.quantile(rows[:, len(found)], np.linspace(0, 1, bins + 1)[1:-1], method="inverted_cdf")
+    for column, some, low, size in zip(X.T, rows.T, loc, scale, strict=True):
+        inner: Any = np.quantile(some, np.linspace(0, 1, bins + 1), method="inverted_cdf")[1:-1]
         edges = (np.concatenate([[column.min()], inner, [column.max()]]) - low) / size
         found.append(torch.from_numpy(np.unique(edges.astype(np.float32))))
     return found
@@ -400,7 +399,8 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
     n, classes = len(X), estimator.task_ == "classification"
     related = table.related if table.weight is None else table.related[table.weight > 0]
     fold = cut_in_folds(n, FOLDS, stream_seed(seed, 2), y if classes else None, related)
-    held = (FOLDS if related.order is None else FOLDS - 1) if n <= MANY_ROWS else 1  # nothing is before the first
+    many = n > MANY_ROWS or n * estimator.n_targets_ > MANY_LABELS
+    held = 1 if many else FOLDS if related.order is None else FOLDS - 1  # nothing is before the first
     teacher = estimator.teacher
     default = isinstance(teacher, str) and teacher == "auto"
     given = teacher if isinstance(teacher, (list, tuple)) else [teacher]

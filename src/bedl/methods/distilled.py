@@ -8,6 +8,7 @@ ICLR 2020.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +39,9 @@ WIDTH, WIDER, MANY_ROWS = 128, 256, 10_000  # of hidden layers, and of those for
 class Distilled(BEDL):
     """A BEDL network whose predictive distribution of targets is a mixture of scales, the same for all points.
 
-        p(y | x) = Σ_k w_k N(y; m(x), s_k · v(x)),   Σ_k w_k s_k = 1
+        p(y | x) = Σ_k w_k N(y; m(x), s_k · v(x))
+
+    Noise is at most as large as anywhere near the data (`most_noise`): elsewhere nothing says how large it is.
 
     Args:
         net, head, regularizer: as for `BEDL`.
@@ -47,6 +50,7 @@ class Distilled(BEDL):
 
     log_weights: Tensor
     scales: Tensor
+    most_noise: Tensor
 
     def __init__(self, net: nn.Module, head: Any, regularizer: Any, scaled: bool):
         super().__init__(net, head, regularizer)
@@ -54,10 +58,14 @@ class Distilled(BEDL):
         if scaled:
             self.register_buffer("scales", torch.ones(len(SCALES)))
             self.register_buffer("log_weights", torch.full((len(SCALES),), -math.log(len(SCALES))))
+            self.register_buffer("most_noise", torch.full((head.n_targets,), math.inf))
 
     def forward(self, x: Any) -> Predictive:
         prediction: Any = super().forward(x)
-        return prediction.scaled(self.scales, self.log_weights) if self.scaled else prediction
+        if not self.scaled:
+            return prediction
+        quiet = dataclasses.replace(prediction, data=torch.minimum(prediction.data, self.most_noise))
+        return quiet.scaled(self.scales, self.log_weights)
 
     def place(self, x: Tensor) -> Tensor:
         """Where rows are, in units of what is predicted: the last hidden layer's values times their weights' size.
@@ -117,14 +125,15 @@ def distilled(
         edges = [torch.arange(count + 1.0) for count in bins or [1] * problem.input_shape[0]]
     codes = QuantileCodes(edges)
     body = hidden_layers(problem, codes.n_outputs, head.n_outputs, default=tuple(layers))
-    first, *_, last = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)]
+    gaussian: Any = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)]
+    last = gaussian[-1]
     with torch.no_grad():
-        first.weight_mean[:, -1] = 0.0  # nothing but rows off the data says what it means to be there
-        last.weight_mean.mul_(0.5)  # type: ignore[operator]
+        gaussian[0].weight_mean[:, -1] = 0.0  # nothing but rows off the data says what it means to be there
+        last.weight_mean.mul_(0.5)
         start = torch.full((problem.n_targets, head.n_outputs // problem.n_targets), math.log(5.0))
         if problem.task in FIRST_BIAS:
             start[:] = torch.tensor(FIRST_BIAS[problem.task])
-        last.bias.copy_(start.T.reshape(-1))  # type: ignore[operator]
+        last.bias.copy_(start.T.reshape(-1))
     front = [] if problem.front is None else [problem.front()]
     objective = Known(known) + Unknown(unknown, beyond, COPIES) + WeightPrior(weight_prior)
     return Distilled(nn.Sequential(*front, codes, body), head, objective, problem.task == "regression")
