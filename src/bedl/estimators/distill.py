@@ -339,6 +339,7 @@ def _tempered(log_p: np.ndarray, temperature: float) -> np.ndarray:
 
 
 # of the networks in the committee, strengths of the weight prior and frequencies of the embedding
+MEMBER_STEPS = 300  # of training, at least
 NETWORKS = {"regression": ((0.5, 0.3), (3.0, 0.1)), "classification": ((8.0, 0.2), (60.0, 0.1))}
 # shares of the rows' own labels, and of the committee's labels of them; the rest is near by
 OWN = {"regression": (0.25, 0.1), "classification": (0.1, 0.25)}
@@ -496,7 +497,7 @@ def _networks(
         part.n_train = points.n_train * part.n / points.n
         parts.append((part, None))
     size = min(64 if points.n < 3000 else 128, parts[0][0].n)
-    steps = 300 + 15 * math.sqrt(points.n)
+    steps = MEMBER_STEPS + 15 * math.sqrt(points.n)
     plan = TrainingConfig(max(1, round(steps / math.ceil(parts[0][0].n / size))), size, 0, 0, 0.015)
     train(estimator, members, parts, plan, seeds_of(stream_seed(seed, 4), len(members)))
     n_classes = estimator.n_targets_ if estimator.task_ == "classification" else 0
