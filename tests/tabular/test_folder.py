@@ -189,12 +189,15 @@ def way_out(folder: Path, fit: Any, overwrite: bool) -> tabular.TabularModel:
 
 
 @pytest.mark.parametrize("overwrite, in_one_step", [(False, True), (True, True), (True, False)])
-@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_state_that_a_kill_can_leave_has_a_way_out(tmp_path, monkeypatch, overwrite, in_one_step, every):
+@pytest.mark.parametrize(
+    "method, every",
+    [("bedl", 23), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("bedl", 1), ("distilled", 23)))],
+)
+def test_every_state_that_a_kill_can_leave_has_a_way_out(tmp_path, monkeypatch, overwrite, in_one_step, method, every):
     if not in_one_step:
         monkeypatch.setattr(places, "_exchanged", lambda one, other: False)
     monkeypatch.setattr("bedl.estimators.tabular.fitting.MIN_CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every epoch
-    old, wanted = (tabular.fit(FRAME, "y", seed=seed, **QUICK) for seed in (0, 1))
+    old, wanted = (tabular.fit(FRAME, "y", seed=seed, method=method, **QUICK) for seed in (0, 1))
     said = [one.predict(FRAME)["prediction"].tolist() for one in (old, wanted)]
     count = points = 0
     while True:
@@ -204,7 +207,7 @@ def test_every_state_that_a_kill_can_leave_has_a_way_out(tmp_path, monkeypatch, 
             old.save(folder)
 
         def fit(folder: Path = folder, **options: Any) -> tabular.TabularModel:
-            return tabular.fit(FRAME, "y", folder, seed=1, **QUICK, **options)
+            return tabular.fit(FRAME, "y", folder, seed=1, method=method, **QUICK, **options)
 
         with killed_after(monkeypatch, count) as done:
             try:

@@ -28,6 +28,7 @@ from bedl.methods.distilled import SCALES
 from bedl.training.data import Points, stream_seed
 
 FOLDS = 5
+TREES = 100  # of a forest of few rows, and steps of boosting
 MANY_ROWS, MANY_LABELS = 20_000, 500_000  # rows, and rows times classes, beyond which one fold is held out
 ROWS_PER_CLASS = 300  # with fewer boosting, which grows trees for each class, takes long and brings nothing
 LEAST = 1e-6  # probability of a class, and variance of a target
@@ -42,14 +43,16 @@ def default_members(task: str, n: int, n_targets: int) -> list[Any]:
     leaf, few = max(5, min(20, n // 50)), n < 5000
     if task == "regression":
         return [
-            HistGradientBoostingRegressor(max_iter=100 if n < 2000 else 300, min_samples_leaf=leaf, random_state=0),
-            ExtraTreesRegressor(100 if few else 40, min_samples_leaf=1 if few else 3, random_state=0),
+            HistGradientBoostingRegressor(
+                max_iter=TREES if n < 2000 else 3 * TREES, min_samples_leaf=leaf, random_state=0
+            ),
+            ExtraTreesRegressor(TREES if few else 40, min_samples_leaf=1 if few else 3, random_state=0),
             make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 13))),
         ]
-    trees: list[Any] = [ExtraTreesClassifier(100, min_samples_leaf=1 if few else 3, random_state=0)]
+    trees: list[Any] = [ExtraTreesClassifier(TREES, min_samples_leaf=1 if few else 3, random_state=0)]
     if n >= ROWS_PER_CLASS * n_targets:
         trees.append(
-            HistGradientBoostingClassifier(max_iter=100, min_samples_leaf=leaf, early_stopping=False, random_state=0)
+            HistGradientBoostingClassifier(max_iter=TREES, min_samples_leaf=leaf, early_stopping=False, random_state=0)
         )
     linear = [make_pipeline(StandardScaler(), LogisticRegression(C=c, tol=1e-3, max_iter=300)) for c in (0.03, 1.0)]
     return [*trees, *linear]
