@@ -681,7 +681,7 @@ class BEDLEstimator(Building):
             return np.asarray(self.encoder_.feature_names, dtype=object)
         return _check_feature_names_in(self, input_features)
 
-    def explain(self, X: Any) -> Any:
+    def explain(self, X: Any, rows: Any = None) -> Any:
         """Why each prediction is uncertain, as a pandas frame with a row per point.
 
         It holds the parts of the uncertainty as `uncertainty` has them, ``total``, ``data``, ``distributional`` and
@@ -692,6 +692,8 @@ class BEDLEstimator(Building):
 
         Args:
             X: shape (n, n_features)
+            rows: such as the training rows, to find the three that the network takes as most similar to each of X; the
+                columns ``nearest_1`` to ``nearest_3`` then hold their index. shape: (m, n_features)
 
         Example:
             >>> import numpy as np, pandas
@@ -706,7 +708,7 @@ class BEDLEstimator(Building):
         check_is_fitted(self, "method_")
         from bedl.estimators.explanation import explained
 
-        return explained(self, X)
+        return explained(self, X, rows)
 
     def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
         """The whole prediction for each point, in the targets' own units; see `bedl.heads.predictive`.
