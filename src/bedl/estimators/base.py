@@ -49,7 +49,6 @@ from bedl.estimators.inputs import (
     held_out,
     needs_encoding,
     standardize,
-    values_of,
     warn_of_small,
 )
 from bedl.heads import Head
@@ -740,7 +739,7 @@ class BEDLEstimator(Building):
             possible = encoder.possible_rows(x[rows])
             flat = self._predicted(Inputs(possible.reshape(-1, x.shape[1]), None, dtype))
             parts.append(flat._map(lambda leaf, size=possible.shape[:2]: leaf.unflatten(0, size)).marginal())
-        found = values_of(parts)[torch.as_tensor(np.argsort(order))]
+        found = parts[0].concatenate(parts)[torch.as_tensor(np.argsort(order))]
         found.names = self._output_names()
         return found
 
@@ -760,7 +759,7 @@ class BEDLEstimator(Building):
             parts = [
                 self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks(outputs)
             ]
-        found = values_of(parts) if len(parts) > 1 else parts[0]
+        found = parts[0].concatenate(parts)
         found.names = self._output_names()
         return found
 

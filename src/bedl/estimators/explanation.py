@@ -58,8 +58,8 @@ def explained(estimator: Any, X: Any, rows: Any = None) -> Any:
         frame[f"next{label}"] = np.array(list(NEXT.values()))[largest]
     if rows is None:
         return frame
-    names = np.asarray(getattr(rows, "index", range(len(rows))))
-    nearest = names[_nearest(method, inputs, estimator._inputs(rows), scale, place)]
+    numbers = _nearest(method, inputs, estimator._inputs(rows), scale, place)
+    nearest = np.asarray(getattr(rows, "index", range(len(rows))))[numbers]
     return frame.assign(**{f"nearest_{k + 1}": nearest[:, k] for k in range(nearest.shape[1])})
 
 

@@ -348,13 +348,6 @@ def _hold_out_groups(kept: np.ndarray, count: int, groups: np.ndarray, random: n
             count -= int(own.sum())
 
 
-def values_of(predictions: list[Any]) -> Any:
-    """Predictions of chunks as one."""
-    kind = type(predictions[0])
-    names = kind.__dataclass_fields__
-    return kind(*(torch.cat([getattr(p, name) for p in predictions]) for name in names))
-
-
 # Tables that hold more than numbers: text, dates and missing values, as estimators are given them.
 
 

@@ -314,7 +314,7 @@ def _sets(results: ClassificationResults) -> str:
     tips = [f"{size} classes: {count(n)} rows, {percent(n / len(sizes))}" for size, n in enumerate(counts)]
     plot = svg.figure(
         frame, svg.bars(frame, np.arange(most + 2) - 0.5, counts, "a", tips), name="Sizes of the prediction sets",
-        x_label="classes in the set", y_label="rows", x_ticks=np.unique(np.linspace(0, most, 9).round()),
+        x_label="classes in the set", y_label="rows", x_ticks=sorted({round(at) for at in np.linspace(0, most, 9)}),
     )  # fmt: skip
     nominal = f"{100 * results.level:g}\u00a0%"
     mean = number(float(sizes.mean()), 3)
