@@ -348,7 +348,7 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
     committee: Any = ClassCommittee(members, estimator.n_targets_) if classes else TargetCommittee(members)
     committee.fit(X, y, fold, weight)
     committee.labelling = held if related.order is None else 1  # members of early periods have seen few rows
-    committee.row_weights = related[committee.held].weights()
+    committee.row_weights, committee.symmetric = related[committee.held].weights(), related.order is not None
     return committee
 
 

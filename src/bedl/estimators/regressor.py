@@ -21,7 +21,7 @@ from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
 from bedl.estimators.explanation import MAX_ROWS, candidates, most_telling, rest_of
 from bedl.estimators.inputs import Related, check_targets, column_moments
 from bedl.estimators.likelihood import LIKELIHOODS, Link, likeliest_link
-from bedl.evaluation.tasks import held_out_factors, signed_scores
+from bedl.evaluation.tasks import held_out_factors, signed_scores, widest
 from bedl.heads.base import head_class
 from bedl.heads.predictive import LinkedPredictive
 from bedl.methods import registry
@@ -262,8 +262,9 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         scores, mass = self._scores()
         below, above = (torch.as_tensor(factor) for factor in held_out_factors(scores, mass, coverage))
         if not bool((below.isfinite() & above.isfinite()).all()):
-            if self.calibration_ is None:  # few rows were held out by fit: as the prediction itself has it
-                return None
+            if self.calibration_ is None:  # few rows were held out by fit
+                few = torch.as_tensor(widest(scores, coverage))
+                return tuple(torch.where(ends.isfinite(), ends, few) for ends in (below, above))  # type: ignore
             raise ValueError(
                 f"{len(scores)} rows are too few to calibrate intervals of {coverage:.0%}: give more rows to "
                 "calibrate, or ask for a smaller coverage"
@@ -326,7 +327,10 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         for name in ("scales", "log_weights"):
             own = getattr(self.method_, name)
             own.copy_(torch.as_tensor(getattr(committee, name)).to(own))
-        self.held_out_ = held_out_scores(committee.scores, committee.row_weights)
+        if committee.symmetric:  # a period errs to one side as a whole, and the next one perhaps to the other
+            self.held_out_ = thinned(*signed_scores(*held_out_scores(np.abs(committee.scores), committee.row_weights)))
+        else:
+            self.held_out_ = held_out_scores(committee.scores, committee.row_weights)
 
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         return validate_data(
