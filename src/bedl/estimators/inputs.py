@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 CHUNK = 2**19  # numbers that are looked at together
 ROWS = 8192
 OUTPUTS = 2**22  # numbers that are predicted together
-PERIODS = 18  # with which 90 % intervals are as wide as 95 % of the errors out of fold
 MAX_MEAN_SHARE = 0.1  # a mean weight below which weights are taken for shares
 MIN_RELATIVE_SPREAD = 1e-4  # spread over size, below which single precision has only some hundred values for a column
 
@@ -78,17 +77,9 @@ class Related:
         return self.groups is not None or self.order is not None
 
     def weights(self) -> np.ndarray | None:
-        """How much each row counts where all groups count as one row each, or all periods; None: rows do. shape: (n,)
-
-        Rows of one period err together, so that intervals for the next one are corrected for the number of periods.
-        Fewer than `PERIODS` count as so many, as they would bound no interval.
-        """
+        """How much each row counts where all groups, or all periods, count the same; None: rows do. shape: (n,)"""
         kind = self.groups if self.order is None else self.order
-        if kind is None:
-            return None
-        sizes = np.bincount(kind)[kind]
-        count = float((1 / sizes).sum())
-        return (1.0 if self.order is None else max(PERIODS / count, 1.0)) / sizes
+        return None if kind is None else 1 / np.bincount(kind)[kind]
 
 
 @dataclasses.dataclass
