@@ -107,8 +107,8 @@ def test_intervals_hold_for_new_groups_and_the_next_periods(made: object, name: 
             model.fit(X[train], y[train], **({name: related[train]} if given else {}))
             lower, upper = model.predict_interval(X[~train])
             covered[given].append(float(np.mean((lower <= y[~train]) & (y[~train] <= upper))))
-    assert np.mean(covered[False]) < 0.87
-    # of periods, which all err to one side, 60 hold a shared error that can be told less well
+    assert np.mean(covered[False]) < np.mean(covered[True]) - 0.03
+    # what all rows of a period share is told by few of them, so that intervals for the next ones are cautious
     assert 0.87 <= np.mean(covered[True]) <= (0.95 if name == "groups" else 0.995)
 
 
