@@ -52,7 +52,7 @@ def test_an_activation_passes_the_tests_of_its_neighbours(monkeypatch: pytest.Mo
 
 
 def test_a_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    monkeypatch.setattr(registry, "_METHODS", {name: registry.get(name) for name in registry.names()})
     (module,) = recipes.follow("Add a method", monkeypatch)
     kind = module.MyMethod  # type: ignore[union-attr]
     assert issubclass(kind, Method)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bedl.bench.benchmark import mean_and_error
-from benchmarks.quality import active, impossible, ranks, rows, users
+from benchmarks.quality import active, impossible, intervals, ranks, rows, users
 
-TABLES: dict[str, Any] = {"targets": users, "classes": users, "active": active, "impossible": impossible}
+TABLES: dict[str, Any] = {
+    "targets": users, "classes": users, "active": active, "impossible": impossible,
+    **dict.fromkeys(("tails", "groups", "time"), intervals),
+}  # fmt: skip
 
 
 def main() -> None:

@@ -154,6 +154,19 @@ def test_what_may_be_ignored(encoder):
         encoder.features(batch(), extra="whatever")
 
 
+def test_possible_values_are_not_missing_in_columns_where_some_were(tmp_path):
+    texts = [f"{'quiet old big'.split()[i % 3]} house {i} near the {'lake park'.split()[i % 2]}" for i in range(60)]
+    days = [f"2020-{1 + i % 12:02d}-{1 + i % 28:02d}" for i in range(60)]
+    columns = {"x": [float(i) for i in range(60)], "when": days, "text": texts}
+    gaps = {name: [None if i % 7 == 3 else value for i, value in enumerate(values)] for name, values in columns.items()}
+    encoder = TableEncoder.fit(typed(tmp_path, **gaps, y=[float(i) for i in range(60)]), "y")
+    possible = encoder.possible_rows(np.full((1, encoder.n_features), np.nan))
+    assert np.isfinite(possible).all()
+    flags = [i for i, name in enumerate(encoder.feature_names) if name.endswith("missing")]
+    assert len(flags) == 3
+    assert (possible[..., flags] == 0).all()
+
+
 def test_the_target_may_be_absent_until_it_is_needed(encoder):
     assert encoder.features(batch()).shape == (1, encoder.n_features)
     assert not encoder.has_target(batch().schema.names)

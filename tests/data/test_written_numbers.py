@@ -92,6 +92,17 @@ def test_a_decimal_comma_that_was_asked_for_holds_for_every_column(tmp_path):
     np.testing.assert_allclose(y, np.arange(ROWS) + 0.5)
 
 
+def test_dates_are_read_beside_decimal_commas(tmp_path):
+    lines = ["day;x;y", *(f"2020-01-{1 + i % 28:02d};{i},5;{i % 7},25" for i in range(40))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    table = open_table(tmp_path / "t.csv")
+    encoder = TableEncoder.fit(table, "y", decimal=",")
+    x, y = (np.concatenate(parts) for parts in zip(*encoded_batches(table, encoder), strict=True))
+    assert [column.kind for column in encoder._columns] == ["date", "number"]
+    assert np.ptp(x[:, 0]) == 27
+    assert y[:2].ravel().tolist() == [0.25, 1.25]
+
+
 def test_words_stay_words():
     for texts in (["red", "1,5"], ["1,23,4"], ["1.5.2"], ["01.02.2020"], ["$"], ["1,2345.6"], ["--1"], ["10-20"]):
         assert parsing.number_styles(pa.array(texts)) == set(), texts

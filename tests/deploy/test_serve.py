@@ -313,7 +313,7 @@ def test_a_dropped_file_shows_bands(task: str, tmp_path: Path) -> None:
             assert window.run("document.documentElement.scrollWidth") <= width
             assert window.run("document.querySelector('h1').textContent") == "houses <b>"
             assert window.log("browser") == []
-            assert [url for url in window.requests() if not url.startswith((base, "data:", "chrome:"))] == []
+            assert [url for url in window.requests() if not url.startswith((base, "data:", "chrome"))] == []
     finally:
         if window is not None:
             window.close()

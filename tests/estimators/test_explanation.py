@@ -75,6 +75,21 @@ def test_far_away_evidence_is_what_is_missing() -> None:
     assert not why["next"].str.startswith("another column").any()
 
 
+@pytest.mark.parametrize("method", ["auto", "bedl"])
+def test_the_nearest_rows_are_alike(method: str) -> None:
+    X, y = table(300, 0)
+    X = X[["size", "kind"]].set_index(np.arange(300) + 1000)
+    model = BEDLRegressor(method=method, epochs=40, random_state=0, device="cpu").fit(X, y)
+    why = model.explain(X.iloc[:60], rows=X)
+    for k in (1, 2, 3):
+        near = X.loc[why[f"nearest_{k}"]]
+        assert ((near["kind"] == "a").to_numpy() == (X["kind"] == "a").to_numpy()[:60]).mean() > 0.95
+        assert np.abs(near["size"].to_numpy() - X["size"].to_numpy()[:60]).mean() < 0.15
+    assert (why["nearest_1"] == X.index[:60]).mean() > 0.95  # the row itself, but for others at the same place
+    assert {"nearest_1", "nearest_2"} == {name for name in model.explain(X[:4], X[:2]) if name.startswith("nearest")}
+    assert "nearest_1" not in model.explain(X[:4])
+
+
 def test_several_targets_have_columns_of_their_own() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from scipy import stats
 
 from bedl import BEDLRegressor
 from bedl.deploy import OnnxModel, export
-from bedl.estimators import load
+from bedl.estimators import inputs, load
 from bedl.estimators.inputs import Related
 from bedl.estimators.likelihood import Link, likeliest_link
 
@@ -69,6 +70,19 @@ def test_a_link_is_its_inverse_and_its_slope() -> None:
 @pytest.fixture(scope="module")
 def model() -> BEDLRegressor:
     return BEDLRegressor(method="distilled", random_state=0, device="cpu").fit(*rows("log-normal", 800))
+
+
+def test_tables_of_any_size_and_with_unknown_values_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = rows("log-normal", 120)
+    frame = pandas.DataFrame(X, columns=list("abc")).assign(d=np.where(X[:, 1] > 0, "p", "q"))
+    one = BEDLRegressor(method="bedl", likelihood="log-normal", epochs=3, random_state=0, device="cpu").fit(frame, y)
+    expected = one.predict(frame)
+    monkeypatch.setattr(inputs, "ROWS", 50)  # rows that are predicted at once
+    np.testing.assert_allclose(one.predict(frame), expected, rtol=1e-5)
+    with pytest.warns(UserWarning, match="did not see"):
+        found = one.predict(frame.assign(d=frame["d"].mask(np.arange(120) % 7 == 0, "new")))
+    np.testing.assert_allclose(found[np.arange(120) % 7 > 0], expected[np.arange(120) % 7 > 0], rtol=1e-5)
+    assert np.isfinite(found).all()
 
 
 def test_each_tail_holds_its_share(model: BEDLRegressor) -> None:

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold, cross_val_score
 
 from bedl import BEDLClassifier, BEDLRegressor
+from bedl.estimators.calibration import held_out_scores
 from bedl.estimators.inputs import Related, cut_in_folds, held_out
+from bedl.estimators.regressor import _of_periods
+from bedl.evaluation.tasks import held_out_factors, signed_scores
 
 Array = NDArray[np.float64]
 GROUPS = np.repeat(np.arange(30), np.arange(1, 31))
@@ -61,6 +64,16 @@ def test_what_is_refused(given: dict[str, object], message: str) -> None:
         BEDLRegressor(method="bedl", epochs=1).fit(X, X[:, 0], **given)
 
 
+def test_a_few_periods_are_a_few_observations() -> None:
+    rng = np.random.default_rng(0)
+    scores = np.abs(rng.normal(size=(3000, 1)))
+    for count, level in ((10, 0.95), (300, 0.903)):
+        weight = np.full(3000, count / 3000)
+        found = held_out_scores(_of_periods(scores, weight))
+        below, above = held_out_factors(*signed_scores(*found), 0.9)
+        assert below == above == pytest.approx(np.quantile(scores, level), abs=0.03)
+
+
 def test_scores_count_each_group_once() -> None:
     weights = Related(groups=np.array([0, 0, 0, 1])).weights()
     assert weights is not None
@@ -94,8 +107,9 @@ def test_intervals_hold_for_new_groups_and_the_next_periods(made: object, name: 
             model.fit(X[train], y[train], **({name: related[train]} if given else {}))
             lower, upper = model.predict_interval(X[~train])
             covered[given].append(float(np.mean((lower <= y[~train]) & (y[~train] <= upper))))
-    assert np.mean(covered[False]) < 0.87
-    assert np.mean(covered[True]) == pytest.approx(0.91, abs=0.04)
+    assert np.mean(covered[False]) < np.mean(covered[True]) - 0.03
+    # what all rows of a period share is told by few of them, so that intervals for the next ones are cautious
+    assert 0.87 <= np.mean(covered[True]) <= (0.95 if name == "groups" else 0.995)
 
 
 def test_scikit_learn_hands_groups_on() -> None:

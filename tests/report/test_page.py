@@ -214,6 +214,21 @@ def test_tables_of_classes_hold_the_numbers():
     assert plain(by["total entropy"][0]) == pytest.approx(score(results)["ood_auroc"], rel=1e-3)
 
 
+def test_the_coverage_of_prediction_sets_is_shown_by_class():
+    p = classification(600).probabilities
+    results = classification(600, sets=p > 0.1, level=0.8)
+    rows = Page(render(results)).tables["Coverage by class, lowest first"][1:]
+    for name, n, covered, size in rows:
+        own = results.labels == int(name.removeprefix("class "))
+        held = results.sets[own]
+        assert plain(n) == own.sum()
+        assert plain(covered) == pytest.approx(held[:, int(name.removeprefix("class "))].mean(), abs=5.1e-4)
+        assert plain(size) == pytest.approx(held.sum(1).mean(), abs=5.1e-3)
+    assert "with probability 80\u00a0%" in render(results)
+    assert "Prediction sets" in render(classification(sets=classification().probabilities > 0.1, labels=None))
+    assert "Prediction sets" not in render(classification())
+
+
 def test_the_most_uncertain_rows_come_first():
     results = regression()
     table = Page(render(results)).tables["Most uncertain rows: 20 of 60"]

@@ -75,7 +75,7 @@ def test_rows_without_a_target_have_no_role(tmp_path: Path) -> None:
         ({"group": "house"}, "no column 'house' .named as group."),
         ({"weight": "patient"}, "'patient' does not hold numbers"),
         ({"time": "patient"}, "'patient' does not hold numbers or dates"),
-        ({"weight": "x"}, "'x' holds weights: numbers of at least 0"),
+        ({"weight": "x"}, "'x' cannot hold weights"),
         ({"group": "one"}, "'one' holds one group only"),
         ({"group": "some"}, "'some', row 3: the value is missing, and each row needs one"),
     ],

@@ -37,7 +37,7 @@ def _labels(random: Random, n: int) -> list[str]:
 
 def _dates(random: Random, n: int) -> list[str]:
     form = random.choice(
-        ["%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y", "%m/%d/%y", "%H:%M"]
+        ["%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y", "%m/%d/%y", "%H:%M", "%d %b %Y"]
     )
     zone = random.choice(["", "", "", "Z", "+02:00"])
     first = random.choice([datetime.datetime(2020, 1, 1), datetime.datetime(1, 1, 1), datetime.datetime(9998, 1, 1)])
@@ -57,12 +57,20 @@ def _written(random: Random, n: int) -> list[str]:
         "{:.2f} USD",
         "£{:,.0f}",
         "'{:.0f}",
+        "{:.0f} sq ft",
+        "{:.1f}k",
+        "{:.2f} million",
     ]
     form = random.choice(forms)
     texts = [form.format(random.uniform(0, random.choice([10, 10_000, 10**7]))) for _ in range(n)]
     if random.random() < 0.4:  # as in German
         texts = [text.translate(str.maketrans(".,", ",.")) for text in texts]
     return texts
+
+
+def _sentences(random: Random, n: int) -> list[str]:
+    words = "quiet,house,near,the,lake,needs,work,new,roof,two,gardens,$5,4.5%,naïve,😀".split(",")
+    return [" ".join(random.choices(words, k=random.randint(0, 12))) for _ in range(n)]
 
 
 def _odd(random: Random, n: int) -> list[str]:
@@ -99,6 +107,7 @@ def _mixture(random: Random, n: int) -> list[str]:
 KINDS: dict[str, Maker] = {
     "numbers": _numbers, "whole": _whole, "labels": _labels, "dates": _dates, "written": _written, "odd": _odd,
     "identifiers": _identifiers, "constant": _constant, "mostly numbers": _mostly_numbers, "mixture": _mixture,
+    "sentences": _sentences,
 }  # fmt: skip
 _OFTEN = ["numbers"] * 6 + ["whole"] * 4 + ["labels"] * 4 + ["dates"] * 2 + list(KINDS)
 _USUAL = ["numbers"] * 5 + ["whole"] * 3 + ["labels"] * 3 + ["dates"]

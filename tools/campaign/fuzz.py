@@ -53,7 +53,8 @@ def _options(random: Random, table: Made) -> list[str]:
         "--task": ["classification", "regression", "count", "multilabel"], "--decimal": [".", ","], "--ensemble": ["2"],
         "--date-order": ["dmy", "mdy"], "--na-values": ["?", "-999"],
         "--holdout": ["0", "0.5", "0.99", "0.1"], "--ignore": table.names, "--categorical": table.names,
-        "--likelihood": ["normal", "count"], "--target": table.names,
+        "--likelihood": ["normal", "count", "log-normal", "logit-normal"], "--target": table.names,
+        "--group": table.names, "--time": table.names, "--weight": table.names,
     }  # fmt: skip
     for option, values in unsure.items():
         if random.random() < 0.06:

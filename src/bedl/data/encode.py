@@ -478,7 +478,9 @@ def read_roles(table: Table, encoder: TableEncoder, roles: Roles) -> dict[str, n
     result = {key: np.concatenate(parts) for key, parts in found.items()}
     weight = result.get("weight", np.ones(1))
     if (weight < 0).any() or not weight.any():
-        raise DataError(f"column {listed([str(roles.weight)])} holds weights: numbers of at least 0, not all of them 0")
+        raise DataError(
+            f"column {listed([str(roles.weight)])} cannot hold weights. Name a column of numbers of at least 0, not all 0"
+        )
     if "groups" in result and len(numbered) < 2:
         raise DataError(f"column {listed([str(roles.group)])} holds one group only. Leave out {option('group')}")
     return result

@@ -243,6 +243,8 @@ def profile(
     for name, column in result.items():
         if column.kind == "number" and column.digits and column.padded and not (numeric and name in targets):
             column.kind, column.codes = "category", True
+        if column.kind in ("date", "boolean"):
+            column.style = ""  # which was one of numbers
     # Numbers and dates as people write them are found after the whole column was seen, and then read once more.
     styles = {name: _style(column, decimal, date_order) for name, column in result.items() if name not in categorical}
     again = {name: ColumnProfile(name, style=style) for name, style in styles.items() if style is not None}

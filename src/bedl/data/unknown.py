@@ -93,6 +93,8 @@ def possible_rows(x: np.ndarray, columns: Sequence[Column], draws: int = DRAWS) 
         if unknown.any():
             # another order for each column, so that unknown columns are combined at random
             order = np.random.Generator(np.random.PCG64(number)).permutation(draws)
-            rows[:, unknown, start:end] = column.typical(draws)[order][:, None]
+            values = column.typical(draws)[order][:, None]
+            rows[:, unknown, start : start + values.shape[2]] = values
+            rows[:, unknown, start + values.shape[2] : end] = 0.0  # the feature that says that a value is missing
         start = end
     return rows

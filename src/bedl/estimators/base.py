@@ -47,7 +47,6 @@ from bedl.estimators.inputs import (
     held_out,
     needs_encoding,
     standardize,
-    values_of,
     warn_of_small,
 )
 from bedl.heads import Head
@@ -631,7 +630,7 @@ class BEDLEstimator(Building):
             return np.asarray(self.encoder_.feature_names, dtype=object)
         return _check_feature_names_in(self, input_features)
 
-    def explain(self, X: Any) -> Any:
+    def explain(self, X: Any, rows: Any = None) -> Any:
         """Why each prediction is uncertain, as a pandas frame with a row per point.
 
         It holds the parts of the uncertainty as `uncertainty` has them, ``total``, ``data``, ``distributional`` and
@@ -642,6 +641,8 @@ class BEDLEstimator(Building):
 
         Args:
             X: shape (n, n_features)
+            rows: such as the training rows, to find the three that the network takes as most similar to each of X; the
+                columns ``nearest_1`` to ``nearest_3`` then hold their index. shape: (m, n_features)
 
         Example:
             >>> import numpy as np, pandas
@@ -656,7 +657,7 @@ class BEDLEstimator(Building):
         check_is_fitted(self, "method_")
         from bedl.estimators.explanation import explained
 
-        return explained(self, X)
+        return explained(self, X, rows)
 
     def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
         """The whole prediction for each point, in the targets' own units; see `bedl.heads.predictive`.
@@ -688,7 +689,7 @@ class BEDLEstimator(Building):
             possible = encoder.possible_rows(x[rows])
             flat = self._predicted(Inputs(possible.reshape(-1, x.shape[1]), None, dtype))
             parts.append(flat._map(lambda leaf, size=possible.shape[:2]: leaf.unflatten(0, size)).marginal())
-        found = values_of(parts)[torch.as_tensor(np.argsort(order))]
+        found = parts[0].concatenate(parts)[torch.as_tensor(np.argsort(order))]
         found.names = self._output_names()
         return found
 
@@ -706,7 +707,7 @@ class BEDLEstimator(Building):
             parts = [
                 self._in_units(self.method_.predict(chunk.to(place)).to("cpu")) for chunk in inputs.chunks(outputs)
             ]
-        found = values_of(parts) if len(parts) > 1 else parts[0]
+        found = parts[0].concatenate(parts)
         found.names = self._output_names()
         return found
 

@@ -249,6 +249,13 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             raise ValueError(f"{wanted} needs rows that were not learned from: call calibrate(X, y) before")
         return found
 
+    def predict_dist(self, X: Any, X_var: Any = None) -> Predictive:
+        found = super().predict_dist(X, X_var)
+        found.held_out = self._held()
+        return found
+
+    predict_dist.__doc__ = BEDLEstimator.predict_dist.__doc__
+
     def predict_proba(self, X: Any, X_var: Any = None) -> np.ndarray:
         """Probabilities of the classes, in the order of `classes_`, or of each label. shape: (n, n_classes)"""
         values = np.exp(self.predict_log_proba(X, X_var).astype(np.float64))

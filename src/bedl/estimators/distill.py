@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bedl.estimators.fit import TrainingConfig, seeds_of, train
-from bedl.estimators.inputs import Inputs, Related, TrainingSet, cut_in_folds, values_of
+from bedl.estimators.inputs import Inputs, Related, TrainingSet, cut_in_folds
 from bedl.methods import registry
 from bedl.methods.distilled import SCALES
 from bedl.training.data import Points, stream_seed
@@ -113,6 +113,7 @@ class TargetCommittee(Committee):
     Attributes:
         weights: of the members in the stacked mean, for each target. shape: (members, D)
         shares: of the normals and their scales, for each target. shape: (D, members + 1, 8)
+        scores: of rows held out, (y − mean) / std. shape: (n, D)
     """
 
     def said(self, member: Any, X: np.ndarray) -> np.ndarray:
@@ -142,6 +143,8 @@ class TargetCommittee(Committee):
         self.normals = self._normals(mean, log_variance, said)
         means, logs = self.normals
         self.shares = np.stack([_normal_shares(y[:, d], means[..., d], logs[..., d], weight) for d in targets])
+        above, below = self._two_points(self.normals)
+        self.scores = (2 * y - above - below) / (above - below)
 
     def _described(self, X: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The stacked mean of each row, and what its noise is read off. shapes: (n, D), (n, features)"""
@@ -377,7 +380,8 @@ class _Network:
         self.method, self.dtype, self.classes_ = method, dtype, np.arange(n_classes)
 
     def _predicted(self, X: np.ndarray) -> Any:
-        return values_of([self.method.predict(x) for x in Inputs(X, None, self.dtype).chunks()])
+        parts = [self.method.predict(x) for x in Inputs(X, None, self.dtype).chunks()]
+        return parts[0].concatenate(parts)
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
         """shape: (n, C)"""
@@ -416,7 +420,7 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
     committee: Any = ClassCommittee(members, estimator.n_targets_) if classes else TargetCommittee(members)
     committee.fit(X, y, fold, weight)
     committee.labelling = held if related.order is None else 1  # members of early periods have seen few rows
-    committee.row_weights = related[committee.held].weights()
+    committee.row_weights, committee.symmetric = related[committee.held].weights(), related.order is not None
     return committee
 
 

@@ -17,7 +17,10 @@ NEXT = {  # what lowers a part
 }
 
 
-def explained(estimator: Any, X: Any) -> Any:
+NEAREST = 3  # rows that are named
+
+
+def explained(estimator: Any, X: Any, rows: Any = None) -> Any:
     """As `BEDLEstimator.explain`."""
     import pandas
 
@@ -53,7 +56,25 @@ def explained(estimator: Any, X: Any) -> Any:
     for label in labels:
         largest = np.stack([columns[part + label] for part in NEXT], 1).argmax(1)
         frame[f"next{label}"] = np.array(list(NEXT.values()))[largest]
-    return frame
+    if rows is None:
+        return frame
+    numbers = _nearest(method, inputs, estimator._inputs(rows), scale, place)
+    nearest = np.asarray(getattr(rows, "index", range(len(rows))))[numbers]
+    return frame.assign(**{f"nearest_{k + 1}": nearest[:, k] for k in range(nearest.shape[1])})
+
+
+def _nearest(method: Any, inputs: Any, rows: Any, scale: Tensor, device: torch.device) -> np.ndarray:
+    """Numbers of the nearest rows of each point, the nearest first. shape: (n, at most `NEAREST`)
+
+    By what the last hidden layer makes of them, where the method has a `place`, else by columns in standard deviations.
+    """
+    from scipy.spatial import cKDTree
+
+    where = getattr(method, "place", lambda x: x / scale.to(x))
+    with torch.no_grad():
+        at, of = (np.concatenate([where(x.to(device)).double().cpu().numpy() for x in some.chunks()])
+                  for some in (inputs, rows))  # fmt: skip
+    return np.asarray(cKDTree(of).query(at, np.arange(1, min(NEAREST, len(of)) + 1))[1])
 
 
 def _columns(estimator: Any, n_features: int) -> tuple[list[str], np.ndarray]:

@@ -77,8 +77,9 @@ class Related:
         return self.groups is not None or self.order is not None
 
     def weights(self) -> np.ndarray | None:
-        """How much each row counts where all groups count the same; None: rows do. shape: (n,)"""
-        return None if self.groups is None else 1 / np.bincount(self.groups)[self.groups]
+        """How much each row counts where all groups, or all periods, count the same; None: rows do. shape: (n,)"""
+        kind = self.groups if self.order is None else self.order
+        return None if kind is None else 1 / np.bincount(kind)[kind]
 
 
 @dataclasses.dataclass
@@ -346,13 +347,6 @@ def _hold_out_groups(kept: np.ndarray, count: int, groups: np.ndarray, random: n
         if own.sum() < 2 * count or kept.all():
             kept[own] = False
             count -= int(own.sum())
-
-
-def values_of(predictions: list[Any]) -> Any:
-    """Predictions of chunks as one."""
-    kind = type(predictions[0])
-    names = kind.__dataclass_fields__
-    return kind(*(torch.cat([getattr(p, name) for p in predictions]) for name in names))
 
 
 # Tables that hold more than numbers: text, dates and missing values, as estimators are given them.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bedl._utils.errors import DataError, option
 from bedl.estimators.inputs import Related, cut_in_folds
 from bedl.heads.predictive import (
     LinkedPredictive,
@@ -51,7 +52,10 @@ class Link:
         if wrong.any():
             row = int(wrong.any(1).argmax())
             kind = "positive targets" if likelihood == "log-normal" else "targets between 0 and 1, both left out"
-            raise ValueError(f"likelihood {likelihood!r} is for {kind}; y holds {y[row][wrong[row]][0]:g} in row {row}")
+            raise DataError(
+                f"the likelihood {likelihood!r} is for {kind}; y holds {y[row][wrong[row]][0]:g} in row {row}. Take "
+                f"another one ({option('likelihood', 'normal')}), or leave it out"
+            )
         return cls(likelihood, tuple(np.log(y.max(0)).tolist()))
 
     @property

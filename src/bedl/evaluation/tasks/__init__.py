@@ -30,6 +30,7 @@ from bedl.evaluation.tasks._base import (
     set_threshold,
     set_thresholds_by_class,
     signed_scores,
+    widest,
     with_intervals,
 )
 from bedl.evaluation.tasks._maps import Maps, map_results
@@ -63,6 +64,7 @@ __all__ = [
     "meanings",
     "score",
     "signed_scores",
+    "widest",
     "with_intervals",
     # errors
     "ResultsError",

@@ -436,6 +436,13 @@ def _factors(scores: np.ndarray, mass: np.ndarray, coverage: float) -> tuple[flo
     return both, both
 
 
+def widest(scores: Any, coverage: float) -> np.ndarray:
+    """How many spreads an interval reaches where too few rows were held out to say it. shape: (targets,)"""
+    from statistics import NormalDist
+
+    return np.maximum(np.abs(np.asarray(scores)).max(0), NormalDist().inv_cdf(0.5 + coverage / 2))
+
+
 def _with_mass(scores: Any, mass: Any) -> tuple[np.ndarray, np.ndarray]:
     """Scores, and how many rows there are up to each. shapes: (n, targets)"""
     scores, mass = np.asarray(scores, dtype=np.float64), np.asarray(mass, dtype=np.float64)
@@ -485,8 +492,6 @@ def with_intervals(
             ``knee``, if there is a link; of classes the scores of labels. None: nothing was held out.
         coverage: the probability.
     """
-    from statistics import NormalDist
-
     found = dict(outputs)
     if intervals is not None and "own" in intervals:
         p = found["probabilities"].astype(np.float64)
@@ -499,7 +504,7 @@ def with_intervals(
         if "signed" in intervals
         else signed_scores(intervals["scores"], intervals["mass"])
     )
-    few = np.maximum(np.abs(scores).max(0), NormalDist().inv_cdf(0.5 + coverage / 2))  # where so few rows cannot say it
+    few = widest(scores, coverage)
     below, above = (np.where(np.isfinite(f), f, few) for f in held_out_factors(scores, mass, coverage))
     if "link" not in intervals:
         centre, spread = outputs["mean"], outputs["spread"]

@@ -31,6 +31,7 @@ class ClassificationResults(Results):
         distributional_entropy: for lack of evidence. shape: (n,)
         model_entropy: for what the network may be; the three add up to `entropy`. shape: (n,)
         sets: which classes the prediction set of a row holds; None where there are none. shape: (n, C)
+        level: nominal probability with which these sets hold the label.
         log_density: log p(label), for an exact likelihood where a probability rounds to 0. shape: (n,)
         examples, target_name, title, ood, about, notes: as for every `Results`; ood has the same classes.
 
@@ -51,6 +52,7 @@ class ClassificationResults(Results):
     distributional_entropy: Array | None = None
     model_entropy: Array | None = None
     sets: Array | None = None
+    level: float = 0.9
 
     task: ClassVar[str] = "classification"
     PARTS: ClassVar[tuple[str, ...]] = ("data_entropy", "distributional_entropy", "model_entropy")
@@ -187,7 +189,7 @@ class Classification(Task):
         }
         columns = {
             "prediction": np.asarray(classes)[probabilities.argmax(1)],
-            **(_set_columns(quantities["set"], probabilities, classes) if "set" in quantities else {}),
+            **(set_columns(quantities["set"], probabilities, classes) if "set" in quantities else {}),
             "entropy": entropy,
             "aleatoric_entropy": aleatoric,
             "epistemic_entropy": entropy - aleatoric,
@@ -200,7 +202,8 @@ class Classification(Task):
         classes = names_for(names, probabilities.shape[1], "class")
         names_of_parts = ("entropy", "aleatoric_entropy", "epistemic_entropy", *self.record.PARTS)
         parts = {name: columns[name] for name in names_of_parts if name in columns}
-        return {"probabilities": probabilities, **parts, "class_names": classes, "sets": quantities.get("set")}
+        sets = {"sets": quantities.get("set"), "level": coverage}
+        return {"probabilities": probabilities, **parts, "class_names": classes, **sets}
 
     def marginal(self, outputs: Quantities) -> dict[str, np.ndarray]:
         found = {name: values.mean(0) for name, values in outputs.items()}
@@ -270,7 +273,8 @@ class Classification(Task):
         }
 
 
-def _set_columns(held: np.ndarray, probabilities: np.ndarray, classes: Sequence[Any]) -> dict[str, np.ndarray]:
+def set_columns(held: np.ndarray, probabilities: np.ndarray, classes: Sequence[Any]) -> dict[str, np.ndarray]:
+    """``prediction_set`` and ``set_size`` of rows, as in `Classification.columns`. shapes: (n, C), (n, C)"""
     sizes = held.sum(1)
     order = np.argsort(np.where(held, -probabilities, 1.0), axis=1, kind="stable")
     names = [str(name) for name in classes]

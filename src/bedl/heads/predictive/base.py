@@ -39,11 +39,14 @@ class Predictive:
         task: the name of what is predicted, such as "regression".
         output_names: the quantities that leave Python by name; see `outputs`.
         names: of the classes, or of the targets, where an estimator knows them; else tables number them.
+        held_out: of classes the scores of labels that were not learned from, where an estimator has some; they
+            calibrate prediction sets (`bedl.tasks.set_threshold`).
     """
 
     task: ClassVar[str]
     output_names: ClassVar[tuple[str, ...]]
     names: Sequence[Any] | None = None
+    held_out: Any = None
 
     if TYPE_CHECKING:  # a field of one subclass is a property of another
 
@@ -124,7 +127,7 @@ class Predictive:
     def _map(self: P, function: Any) -> P:
         names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         mapped = type(self)(*(function(getattr(self, name)) for name in names))
-        mapped.names = self.names
+        mapped.names, mapped.held_out = self.names, self.held_out
         return mapped
 
     def __getitem__(self: P, index: Any) -> P:
@@ -144,7 +147,7 @@ class Predictive:
             raise ValueError(f"concatenate takes predictions of one kind, at least one, not {kinds}")
         names = [field.name for field in dataclasses.fields(parts[0])]  # type: ignore[arg-type]
         whole = type(parts[0])(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
-        whole.names = parts[0].names
+        whole.names, whole.held_out = parts[0].names, parts[0].held_out
         return whole
 
     def to(self: P, *args: Any, **kwargs: Any) -> P:
@@ -178,6 +181,9 @@ class Predictive:
         Of dense outputs a row per place, in long form: ``point`` says which point it is of, ``row`` and ``column``
         where in its map it is (``position`` in a sequence, ``slice``, ``row`` and ``column`` in a volume).
 
+        Of classes whose estimator has labels that were not learned from, ``prediction_set`` and ``set_size`` as well,
+        of the sets that hold the label with probability 90 %.
+
         Args:
             index: of the rows, such as that of the table that was predicted for: ``to_frame(X.index)``.
         """
@@ -189,7 +195,8 @@ class Predictive:
             raise ImportError("to_frame() needs pandas: pip install pandas") from None
         batch = self.mean.shape[:-1]
         columns: dict[str, Any] = place_columns(tuple(batch))
-        for name, values in self.to_numpy().items():
+        quantities = self.to_numpy()
+        for name, values in quantities.items():
             values = values.reshape(-1, *values.shape[len(batch) :])
             if values.ndim == 1:
                 known = name == "label" and self.names is not None
@@ -199,6 +206,12 @@ class Predictive:
             else:
                 each = self.names if self.names is not None else range(values.shape[-1])
                 columns.update({f"{name}_{entry}": values[:, i] for i, entry in enumerate(each)})
+        if self.held_out is not None:
+            from bedl.evaluation.tasks import with_intervals
+            from bedl.evaluation.tasks.classification import set_columns
+
+            sets, p = with_intervals(quantities, self.held_out, 0.9)["set"], quantities["probabilities"]
+            columns |= set_columns(sets, p, range(p.shape[1]) if self.names is None else self.names)
         return pandas.DataFrame(columns, index=index)
 
     def _repr_html_(self) -> str:

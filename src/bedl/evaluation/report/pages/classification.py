@@ -45,6 +45,7 @@ def sections(results: ClassificationResults, scores: dict[str, float]) -> list[s
     parts.append(_entropy(results, scores))
     if results.labelled.any():
         parts += [_refusing(results), _ranking(results), *_confusion(results)]
+    parts.append(_sets(results))
     parts.append(most_uncertain(results, "Most uncertain examples", _row(results)))
     how = "lowest probability of the true class"
     parts.append(most_surprising(results, "Most surprising examples", _row(results), how))
@@ -299,6 +300,41 @@ def _recall(results: ClassificationResults, counts: np.ndarray) -> str:
         rows.append([data(results.class_names[i], 40), count(true[i]), percent(recall[i]), precision, *ranked])
     head = ["class", "rows", "recall", "precision", "AUROC", "average precision", "mean entropy"]
     return table("Each class, lowest recall first", head, rows)
+
+
+def _sets(results: ClassificationResults) -> str:
+    """How large prediction sets are, and how many of each class's rows have their class in them."""
+    if results.sets is None:
+        return ""
+    held, names = np.asarray(results.sets), results.class_names
+    sizes = held.sum(1)
+    most = int(sizes.max())
+    counts = np.bincount(sizes, minlength=most + 1)
+    frame = svg.Frame(-0.5, most + 0.5, 0, 1.05 * float(counts.max()))
+    tips = [f"{size} classes: {count(n)} rows, {percent(n / len(sizes))}" for size, n in enumerate(counts)]
+    plot = svg.figure(
+        frame, svg.bars(frame, np.arange(most + 2) - 0.5, counts, "a", tips), name="Sizes of the prediction sets",
+        x_label="classes in the set", y_label="rows", x_ticks=sorted({round(at) for at in np.linspace(0, most, 9)}),
+    )  # fmt: skip
+    nominal = f"{100 * results.level:g}\u00a0%"
+    mean = number(float(sizes.mean()), 3)
+    how = f"Sets that hold the true class with probability {nominal}; {mean} classes on average."
+    some = results.labelled
+    if not some.any():
+        return card("Prediction sets", how, plot)
+    labels = results.observed[some]
+    covered = held[some][np.arange(len(labels)), labels]
+    rows_of = np.bincount(labels, minlength=len(names))
+    hits, total = (np.bincount(labels, weights=w, minlength=len(names)) for w in (covered, sizes[some]))
+    share = hits / np.maximum(rows_of, 1)
+    rows = [[data(names[i], 40), count(rows_of[i]), percent(share[i]), number(float(total[i] / rows_of[i]), 3)]
+            for i in [int(i) for i in np.argsort(share, kind="stable") if rows_of[i]][:CLASSES_SHOWN]]  # fmt: skip
+    how += (
+        f" {percent(float(covered.mean()))} of the rows have their class in the set. That holds on average over rows, "
+        "not for each class."
+    )
+    head = ["class", "rows", "coverage", "mean set size"]
+    return card("Prediction sets", how, plot, numbers=table("Coverage by class, lowest first", head, rows))
 
 
 def _row(results: ClassificationResults) -> dict[str, Cell]:
