@@ -205,8 +205,8 @@ def _install() -> None:
                 # torch.compile cannot see into the method, which calls super().
                 mover = make(torch.unflatten if func is torch.Tensor.unflatten else func)
                 _RULES[func] = _in_place(mover, func) if inplace else mover
-    for func, rule in list(_RULES.items()):
-        _RULES.update(dict.fromkeys(keys_of(func), rule))
+    for key, rule in list(_RULES.items()):
+        _RULES.update(dict.fromkeys([] if isinstance(key, str) else keys_of(key), rule))
 
 
 def dispatch_custom_functions() -> None:
