@@ -38,7 +38,7 @@ def work(cell: Cell) -> dict[str, float]:
     rows = np.arange(len(y))
     train, test = train_test_split(rows, test_size=0.2, random_state=cell["split"], stratify=y if classes else None)
     X_train, X_test = X.iloc[train], X.iloc[test]
-    if cell["method"] in ("auto", "stack"):
+    if cell["method"] in ("auto", "distilled"):
         return _bedl(cell, X_train, y[train], X_test, y[test], classes)
     from bedl.data import open_table
     from bedl.data.encode import FeatureEncoder

@@ -87,9 +87,9 @@ def test_fit_together_takes_estimators_of_the_same_settings_and_any_method() -> 
     models = [BEDLRegressor(method="bedl", epochs=3, batch_size=n, device="cpu", random_state=n) for n in (16, 16)]
     fit_many(models, [(x, x[:, 0]), (x[:20], x[:20, 1])])  # of other sizes: one after the other, or together
     assert all(len(model.history_) == 3 for model in models)
-    stacks = [BEDLRegressor(epochs=1, device="cpu", random_state=seed) for seed in (0, 1)]
-    fit_many(stacks, [(x, x[:, 0])] * 2)
-    assert [model.built_[0] for model in stacks] == ["stack", "stack"]
+    models = [BEDLRegressor(epochs=1, device="cpu", random_state=seed) for seed in (0, 1)]
+    fit_many(models, [(x, x[:, 0])] * 2)
+    assert [model.built_[0] for model in models] == ["distilled", "distilled"]
 
 
 def test_a_gap_is_the_middle_third_of_a_feature() -> None:

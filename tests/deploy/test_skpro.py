@@ -25,7 +25,7 @@ def table(n: int = 80) -> tuple[pd.DataFrame, pd.DataFrame]:
     return X, y
 
 
-@pytest.mark.parametrize("options", [{"method": "bedl"}, {"method": "bedl", "ensemble": 3}, {"method": "stack"}])
+@pytest.mark.parametrize("options", [{"method": "bedl"}, {"method": "bedl", "ensemble": 3}, {"method": "distilled"}])
 def test_the_distribution_is_the_prediction(options: dict) -> None:
     X, y = table()
     given = bedl.BEDLRegressor(epochs=3, device="cpu", random_state=0, **options)

@@ -196,7 +196,7 @@ def test_the_bound_on_all_evidence_is_corrected_by_one_temperature() -> None:
 def test_temperature_scaling_says_what_it_cannot_do() -> None:
     X, y = rows(80, 0)[0], np.arange(80) % 2
     for wrong, said in (
-        ({"method": "stack"}, "calibrate"),
+        ({"method": "distilled"}, "calibrate"),
         ({"method": "nngp"}, "calibrate"),
         ({"temperature_scaling": 3}, "temperature_scaling is"),
     ):

@@ -50,7 +50,7 @@ def gap():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.uniform(-4, -1, 100), rng.uniform(1, 4, 100)])
     frame = pandas.DataFrame({"x": x, "kind": np.where(rng.random(200) < 0.5, "a", "b")})
-    return BEDLRegressor(random_state=0, epochs=100).fit(frame, np.sin(2 * x) + 0.1 * rng.normal(size=200))
+    return BEDLRegressor(random_state=0).fit(frame, np.sin(2 * x) + 0.1 * rng.normal(size=200))
 
 
 def test_rows_in_the_gap_are_asked_for_and_are_not_alike(gap):

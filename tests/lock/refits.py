@@ -14,7 +14,8 @@ from bedl.methods import registry
 
 # Minutes each, or hundreds of steps, which processors round apart; their own tests hold them to reference figures.
 LEFT_OUT = {
-    "hmc", "conv-gp", "resnet-gp", "residual-cnn-gp", "convnet-gp", "neural-process/classification", "distilled"
+    "hmc", "conv-gp", "resnet-gp", "residual-cnn-gp", "convnet-gp", "neural-process/classification", "distilled",
+    "auto/classification", "auto/regression",
 }  # fmt: skip
 
 

@@ -61,7 +61,6 @@ CASES = {
     "distilled": Case(draws_per_row=True),
     "evidence": Case(draws_per_row=True),
     "varout": Case({"samples": 20}, quiet={"samples": 1}, draws_per_row=True),
-    "stack": Case({"folds": 2, "groups": 1}, draws_per_row=True),
 }
 
 

@@ -387,7 +387,7 @@ def test_metrics_and_report_need_no_torch():
 
 
 def test_how_it_was_learned_is_shown_and_not_trusted() -> None:
-    course = {"chosen": "method 'stack': <b>2</b> groups", "loss": [3.0, 1.0, 0.5], "settings": {"epochs<i>": "</td>9"}}
+    course = {"chosen": "method 'bedl': <b>2</b> groups", "loss": [3.0, 1.0, 0.5], "settings": {"epochs<i>": "</td>9"}}
     page = render(dataclasses.replace(regression(), training=course))
     assert "Training</h2>" in page
     assert "epoch 3: loss 0.5" in page

@@ -195,27 +195,6 @@ def test_targets_of_other_values_are_refused(answers, tmp_path):
     assert len(y) == 30
 
 
-def test_the_page_scores_a_linear_model_beside_as_scikit_learn_has_it():
-    from sklearn.linear_model import BayesianRidge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    from bedl.evaluation.report import render
-
-    rng = np.random.default_rng(0)
-    frame = pandas.DataFrame(rng.normal(size=(300, 4)), columns=list("abcd"))
-    frame["y"] = 3 * frame.a - frame.b + 0.5 * rng.normal(size=300)
-    train, test = frame[:200], frame[200:]
-    results = tabular.fit(train, "y", method="stack", epochs=1, holdout=0).results(test, examples=True)
-    ridge = make_pipeline(StandardScaler(), BayesianRidge()).fit(train[list("abcd")], train.y)
-    error = np.sqrt(np.mean((ridge.predict(test[list("abcd")]) - test.y) ** 2))
-    assert results.linear["rmse"] == pytest.approx(error, rel=0.02)
-    assert "linear model" in render(results)
-    plain = tabular.fit(train, "y", method="bedl", epochs=1, holdout=0).results(test, examples=True)
-    assert plain.linear == {}
-    assert "linear model" not in render(plain).lower()
-
-
 def test_surprising_rows_are_found_among_all_rows_whatever_their_batch(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)

@@ -43,27 +43,29 @@ INLINE void pull_back(const Dirichlet *h, const Race *race, const float *through
     }
 }
 
-/* log E[softmax(f)_y] to first order in the variances, and its derivatives; room: (C,) */
-INLINE float expansion(int64_t c, const float *m, const float *v, int64_t y, float *by_m, float *by_v, float *p) {
-    float top = largest_of(c, m), sum = 0, inner = 0, pull = 0;
+/* Mean of log E[softmax(f)_k] over classes by their shares y, to first order in the variances, and its derivatives;
+ * room: (C,) */
+INLINE float expansion(int64_t c, const float *m, const float *v, const float *y, float *by_m, float *by_v, float *p) {
+    float top = largest_of(c, m), sum = 0, inner = 0, pull = 0, own = 0, value = 0;
     for (int64_t k = 0; k < c; k++) sum += p[k] = exp_of(m[k] - top);
     for (int64_t k = 0; k < c; k++) {
         p[k] /= sum;
         inner += v[k] * p[k] * (2 * p[k] - 1);
         pull += v[k] * (4 * p[k] - 1) * p[k];
+        own += y[k] * v[k] * p[k];
+        value += y[k] * (m[k] + 0.5f * v[k] * (1 - 2 * p[k]));
     }
     for (int64_t k = 0; k < c; k++) {
-        float is_true = k == y;
-        by_v[k] = 0.5f * (is_true * (1 - 2 * p[k]) + p[k] * (2 * p[k] - 1));
-        by_m[k] = is_true - p[k] - v[y] * p[y] * (is_true - p[k]) + 0.5f * p[k] * (v[k] * (4 * p[k] - 1) - pull);
+        by_v[k] = 0.5f * (y[k] * (1 - 2 * p[k]) + p[k] * (2 * p[k] - 1));
+        by_m[k] = y[k] * (1 - v[k] * p[k]) - p[k] * (1 - own) + 0.5f * p[k] * (v[k] * (4 * p[k] - 1) - pull);
     }
-    return m[y] - top - log_of(sum) + 0.5f * (v[y] * (1 - 2 * p[y]) + inner);
+    return value - top - log_of(sum) + 0.5f * inner;
 }
 
-/* log p(y | f), and its derivatives by m and v; room: 2 (C,) */
+/* Mean of log p(k | f) over classes by their shares y, and its derivatives by m and v; room: 2 (C,) */
 FOR_EACH_PROCESSOR
-float bedl_true_class(const Dirichlet *h, const float *given, const float *v, int64_t y, float *by_m, float *by_v,
-                      Race *race, float *room) {
+float bedl_log_marginal(const Dirichlet *h, const float *given, const float *v, const float *y, float *by_m,
+                        float *by_v, Race *race, float *room) {
     int64_t c = h->race.classes, count = h->race.times;
     if (largest_of(c, v) < SMALL_VARIANCE) return expansion(c, given, v, y, by_m, by_v, room);
     float *m = room, *log_p = room + c, top = largest_of(c, given), sum = 0, through[MOST_NODES];
@@ -81,9 +83,10 @@ float bedl_true_class(const Dirichlet *h, const float *given, const float *v, in
     }
     top = largest_of(c, log_p);
     for (int64_t k = 0; k < c; k++) sum += exp_of(log_p[k] - top);
-    float total = top + log_of(sum), value = log_p[y] - total;
+    float total = top + log_of(sum), value = 0;
     for (int64_t k = 0; k < c; k++) {
-        float *restrict own = race->own + k * count, factor = (k == y) - exp_of(log_p[k] - total);
+        float *restrict own = race->own + k * count, factor = y[k] - exp_of(log_p[k] - total);
+        value += y[k] * (log_p[k] - total);
         for (int64_t t = 0; t < count; t++) through[t] += own[t] *= factor;
     }
     pull_back(h, race, through, by_m, by_v);
@@ -185,9 +188,9 @@ INLINE float known_at(const Dirichlet *h, const float *m, float factor, float *b
     return softplus(excess) - 0.5f * excess - LOG_2;
 }
 
-/* One network. m, v, by_m, by_v: (n + copies, C); y: (n,); share: of each row in means, 0 for padding;
+/* One network. m, v, by_m, by_v: (n + copies, C); y: (n, C); share: of each row in means, 0 for padding;
  * room: 5 (C, T), 2 (C,), 3 (copies, C) */
-static double loss_of(const Dirichlet *h, const float *m, const float *v, const int64_t *y, const float *share,
+static double loss_of(const Dirichlet *h, const float *m, const float *v, const float *y, const float *share,
                       float *by_m, float *by_v, float *room) {
     int64_t c = h->race.classes, block = c * h->race.times, off = h->n * c;
     double likelihood = 0, known = 0, unknown = 0;
@@ -199,7 +202,7 @@ static double loss_of(const Dirichlet *h, const float *m, const float *v, const 
     for (int64_t i = 0; i < h->n; i++) {
         if (!(share[i] > 0)) continue;
         float *to_m = by_m + i * c, *to_v = by_v + i * c;
-        likelihood -= (double)share[i] * bedl_true_class(h, m + i * c, v + i * c, y[i], to_m, to_v, &race, own);
+        likelihood -= (double)share[i] * bedl_log_marginal(h, m + i * c, v + i * c, y + i * c, to_m, to_v, &race, own);
         for (int64_t k = 0; k < c; k++) to_m[k] *= -share[i], to_v[k] *= -share[i];
         if (h->known > 0) known += (double)share[i] * known_at(h, m + i * c, h->known * share[i], to_m);
     }
@@ -225,7 +228,7 @@ static double loss_of(const Dirichlet *h, const float *m, const float *v, const 
  * the same; a copy counts as its point. */
 void bedl_dirichlet_loss(int64_t rows, int64_t n, int64_t copies, int64_t classes, int64_t times, int64_t components,
                          float log_gamma, const float *mixture, const float *curves, const float *strengths,
-                         const float *m, const float *v, const int64_t *y, const float *weight, float *loss,
+                         const float *m, const float *v, const float *y, const float *weight, float *loss,
                          float *by_m, float *by_v) {
     int64_t all = n + copies, size = 5 * classes * times + 2 * classes + 3 * copies * classes;
 #pragma omp parallel for if (rows > 1)
@@ -239,7 +242,7 @@ void bedl_dirichlet_loss(int64_t rows, int64_t n, int64_t copies, int64_t classe
         for (int64_t i = 0; weight && i < copies; i++) behind += weight[r * n + i];
         for (int64_t i = 0; i < n; i++) share[i] = weight ? weight[r * n + i] / total : 1.0 / n;
         for (int64_t i = 0; i < copies; i++) share[n + i] = weight ? weight[r * n + i] / behind : 1.0 / copies;
-        loss[r] = loss_of(&h, m + r * all * classes, v + r * all * classes, y + r * n, share, by_m + r * all * classes,
+        loss[r] = loss_of(&h, m + r * all * classes, v + r * all * classes, y + r * n * classes, share, by_m + r * all * classes,
                           by_v + r * all * classes, room);
         free(room);
     }

@@ -187,7 +187,7 @@ def dirichlet_loss(
 
     Args:
         loc, variance: outputs for points and, behind them, their copies. shape: (R, n + copies, C)
-        y: classes. shape: (R, n), int64
+        y: shares of the classes. shape: (R, n, C)
         weight: of the points. shape: (R, n)
         strengths: of Known, log(N / observations), of Unknown. shape: (R, 3)
         nodes: of the race, at most `inference.MAX_NODES`.
@@ -198,7 +198,7 @@ def dirichlet_loss(
     Returns:
         shape: (R,)
     """
-    (rows, n), classes = y.shape, loc.shape[2]
+    rows, n, classes = y.shape
     loss = torch.empty(rows)
     given = (strengths, loc, variance, y, weight, loss, by_loc, by_variance)
     pointers = (None if x is None else x.data_ptr() for x in given)

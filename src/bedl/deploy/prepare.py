@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import bedl
 from bedl.deploy.schema import INPUT, INTERVALS, Description, ExportError, plain_names
-from bedl.deploy.wrappers import InUnits, WithSpread
+from bedl.deploy.wrappers import InUnits
 from bedl.evaluation import tasks
 from bedl.heads import Dirichlet
 from bedl.heads.predictive import LinkedPredictive, NormalPredictive, Predictive, mixture
@@ -151,8 +151,8 @@ class Exportable:
         example: inputs as they are at prediction; several in a tuple or a dict. shape: (n, *input)
         task: the name of what is predicted, see `bedl.evaluation.tasks`; None if the prediction is to say it.
         feature_names, class_names, target_names: where there are any.
-        intervals: what rows that were held out say about intervals, see `bedl.tasks.with_intervals`; the module then
-            has a method `interval_spread`, of a prediction. None: nothing was held out.
+        intervals: what rows that were held out say about intervals, see `bedl.tasks.with_intervals`; None: nothing was
+            held out.
     """
 
     module: nn.Module
@@ -240,7 +240,7 @@ def prepare(model: Any, options: ExportOptions, precision: str = "float32") -> P
     inputs, example = Inputs.of(offered.example if options.example is None else options.example, options.dynamic)
     if options.input_scale is not None and inputs.kind != "one":
         raise ExportError("input_scale is of a single input; of several, scale them inside the network")
-    module = _Named(_scaled(module, options), inputs).eval()
+    module = _Named(_scaled(module, options), inputs, "signed" in (offered.intervals or ())).eval()
     task, width, dense = module.describe(*(part[:2] for part in example))
     if offered.task is not None and offered.task != task:
         raise ExportError(f"the model says it is for {offered.task}, and predicts for {task}")
@@ -374,9 +374,9 @@ def _pair(scaling: tuple[Any, Any]) -> Sequence[Tensor]:
 class _Named(nn.Module):
     """A model whose inputs come one after the other, and whose outputs go by their names."""
 
-    def __init__(self, model: nn.Module, inputs: Inputs):
+    def __init__(self, model: nn.Module, inputs: Inputs, spread: bool):
         super().__init__()
-        self.model, self.inputs = model, inputs
+        self.model, self.inputs, self.spread = model, inputs, spread
 
     def predict(self, *parts: Tensor) -> Predictive:
         prediction = self.model(self.inputs.together(parts))
@@ -388,12 +388,12 @@ class _Named(nn.Module):
         # aleatoric is data: two outputs of a graph need two tensors, or one of them loses its name
         prediction = self.predict(*parts)
         outputs = prediction.outputs()
-        if isinstance(self.model, WithSpread):
+        if self.spread:
             if isinstance(prediction, LinkedPredictive):
                 outputs["linked_centre"] = prediction.base.mean
-                outputs["linked_spread"] = self.model.interval_spread(prediction.base)
+                outputs["linked_spread"] = prediction.base.std
             else:
-                outputs["spread"] = self.model.interval_spread(prediction)
+                outputs["spread"] = prediction.std
         return {name: value.clone() for name, value in outputs.items()}
 
     def describe(self, *parts: Tensor) -> tuple[str, int, bool]:

@@ -62,20 +62,3 @@ class Tempered(nn.Module):
         """x: shape (n, *input)"""
         known, unknown = self.temperatures.unbind()
         return self.method(x).tempered(known, unknown)
-
-
-class WithSpread(nn.Module):
-    """Predicts as a module does, and says what intervals are counted in; see `bedl.methods.Method.interval_spread`.
-
-    Args:
-        module: the module.
-        spread: of a prediction, in its units.
-    """
-
-    def __init__(self, module: nn.Module, spread: Callable[[Any], Tensor]):
-        super().__init__()
-        self.module, self.interval_spread = module, spread
-
-    def forward(self, x: Any) -> Any:
-        """x: shape (n, *input)"""
-        return self.module(x)

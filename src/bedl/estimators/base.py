@@ -10,7 +10,6 @@ import inspect
 import itertools
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from numbers import Integral, Real
@@ -43,7 +42,6 @@ from bedl.estimators.inputs import (
     check_noise,
     column_moments,
     column_quartiles,
-    cut_in_folds,
     dense,
     encoded,
     held_out,
@@ -327,7 +325,7 @@ class Building(Portable, BaseEstimator):
     def _plan(self, n: int) -> TrainingConfig:
         asked, built = registry.get(self.method), registry.get(self.built_[0])
         # a choice such as "auto" says itself how one network of a table is trained; folds and images know better
-        alone = not self.method_.folds and built.name != "images"
+        alone = not built.distils and built.name != "images"
         wanted = asked.training if asked.choice is not None and alone else built.training
         return resolve_config(
             n, self.epochs, self.batch_size, self.patience, self.early_stopping, self.validation_fraction,
@@ -397,8 +395,8 @@ class Building(Portable, BaseEstimator):
         """The method that was chosen, or an ensemble of such, with fresh weights."""
         name, options = self.built_
         dtype = getattr(torch, self.dtype_)
-        if int(self.ensemble) > 1 and registry.get(name).sized is not None:
-            raise ValueError(f"method {name!r} is an ensemble already; leave ensemble at 1")
+        if int(self.ensemble) > 1 and registry.get(name).distils:
+            raise ValueError(f"method {name!r} learns from a committee to be one network; leave ensemble at 1")
         with limit_threads(0):  # some hundred numbers at a time
             whole = Ensemble.of(int(self.ensemble), lambda: registry.get(name)(problem, **options).to(dtype), seed)
         if len(whole) > 1 and whole.members[0].fit_mode == "members":
@@ -438,10 +436,10 @@ class Building(Portable, BaseEstimator):
         """Fit the temperature to points that were set aside."""
         raise NotImplementedError
 
-    def _calibrate_by(self, committee: Any, fresh: Points) -> None:
-        """Let the committee that a network was distilled from decide how wide and how bold its predictions are.
+    def _calibrate_by(self, committee: Any, points: Points) -> None:
+        """Calibrate a network by the committee that it was distilled from.
 
-        fresh: rows near the data that the network has not learned from, with the committee's labels.
+        points: the rows, with labels drawn from the committee's out-of-fold predictions.
         """
         raise NotImplementedError
 
@@ -486,7 +484,6 @@ class Building(Portable, BaseEstimator):
 MIN_CALIBRATION_ROWS = 9  # rows: with fewer no score is above 90 % of new ones
 UNKNOWN_ROWS = 512  # rows with unknown values that are predicted at once
 FEW_ROWS = 64  # rows of a table, up to which one thread is faster than several
-MAX_HELD_OUT_ROWS = 100_000  # held-out rows, and others, that a fold ensemble is fitted to at the end
 PARTS = ("total", "aleatoric", "epistemic", "data", "distributional", "model")  # of a prediction's uncertainty
 
 
@@ -529,17 +526,15 @@ class BEDLEstimator(Building):
         with limit_threads(self._work(plan.batch_size)):
             if self._members()[0].fit_mode == "direct":
                 self.history_ = self._fit_by_itself(points)
-            elif self.method_.folds:
-                self.history_ = self._fit_in_folds(points, plan, seed, continuing, related)
             else:
                 points, n_calibration = self._set_aside(points, plan, seed, related)
                 if n_calibration is not None:
                     related = table.related[points.index]
                 if distils:
-                    from bedl.estimators.distill import committee_of, labelled_points, near_points, of_points
+                    from bedl.estimators.distill import committee_of, drawn_points, labelled_points, of_points
 
                     committee = committee_of(self, table, points, seed)
-                    fresh = near_points(committee, table, points, seed)
+                    drawn = drawn_points(committee, table, points, seed)
                     labelled = labelled_points(committee, table, points, seed)
                     plan, related = of_points(plan, points.n, labelled), Related()
                     points = labelled
@@ -550,7 +545,7 @@ class BEDLEstimator(Building):
                     self._calibrate(n_calibration)
         self._conclude()
         if distils:
-            self._calibrate_by(committee, fresh)
+            self._calibrate_by(committee, drawn)
         if self.verbose:
             print(self.chosen_)
         return self
@@ -577,41 +572,6 @@ class BEDLEstimator(Building):
         given = ", ".join(f"{key}={value!r}" for key, value in options.items() if isinstance(value, (int, float, str)))
         members = f"{len(self._members())} networks" if len(self._members()) > 1 else "one network"
         return f"method {name!r}" + (f" ({given})" if given and not said else "") + f": {said or members}"
-
-    def _fit_in_folds(
-        self, points: Points, plan: TrainingConfig, seed: int, continuing: bool, related: Related
-    ) -> list[dict[str, Any]]:
-        """Train each member on the points outside its fold, then fit the ensemble to out-of-fold predictions."""
-        name, folds, members = self.built_[0], self.method_.folds, self._members()
-        for refused, what in ((continuing, "warm_start"), (plan.held_out > 0, "early_stopping")):
-            if refused:
-                raise ValueError(f"method {name!r} holds out folds and learns from all points at once; no {what}")
-        if points.n < folds:
-            raise ValueError(f"method {name!r} has {folds} folds and {points.n} points that count; it needs as many")
-        if points.n < MIN_CALIBRATION_ROWS:
-            warnings.warn(
-                f"{points.n} rows are too few to calibrate predictions: that takes out-of-fold predictions, and with "
-                f"fewer than {MIN_CALIBRATION_ROWS} rows 90 % intervals may have a far lower coverage; give more rows",
-                stacklevel=3,
-            )
-        fold = cut_in_folds(points.n, folds, stream_seed(seed, folds), self._labels(points), related)
-        held = self.method_.held_folds
-        parts: list[tuple[Points, Points | None]] = []
-        for number in range(len(members)):
-            part = points.subset(np.flatnonzero(fold != number % held))
-            part.n_train = points.n_train * part.n / points.n
-            parts.append((part, None))
-        rows = train(self, members, parts, plan, seeds_of(seed, len(members)))
-        place = device_of(self.method_)
-        some = np.concatenate(
-            [np.flatnonzero(fold < held)[:MAX_HELD_OUT_ROWS], np.flatnonzero(fold >= held)[:MAX_HELD_OUT_ROWS]]
-        )
-        x, y, weight = (None if part is None else part.to(place) for part in next(points.fetch([some])))
-        told = self.method_.finish(x, y, torch.as_tensor(fold[some], device=place), weight)
-        if told is not None and y is not None:
-            held, p = (part.cpu().numpy() for part in told)
-            self._hold_out(p, y.cpu().numpy()[held], related[some[held]].weights())
-        return rows
 
     def _hold_out(self, p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
         """Keep what was predicted of classes that were not learned from. shapes: (n, C), (n,), (n,)"""
@@ -640,7 +600,7 @@ class BEDLEstimator(Building):
             self.n_seen_, self.history_ = 0.0, []
         self.calibration_ = self.held_out_ = None
         first = self._members()[0]
-        if first.fit_mode != "gradient" or first.has_fit_end or self.method_.folds:
+        if first.fit_mode != "gradient" or first.has_fit_end or registry.get(self.built_[0]).distils:
             name = self.built_[0]
             what = (
                 f"fit chose method {name!r}, which learns from all points at once: call partial_fit on a fresh "
@@ -660,16 +620,6 @@ class BEDLEstimator(Building):
         return self
 
     # -- predicting -------------------------------------------------------------------------------
-    def linear_dist(self, X: np.ndarray) -> Any:
-        """Predictions of the linear model of a fold ensemble, or None if there is none. X: shape (n, n_features)"""
-        check_is_fitted(self, "method_")
-        linear = getattr(self.method_, "linear", None)
-        if linear is None:
-            return None
-        x = torch.as_tensor(X, dtype=getattr(torch, self.dtype_)).to(device_of(self.method_))
-        with torch.no_grad():
-            return self._in_units(linear(x).mixed().to("cpu"))
-
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the features that the network takes: of a table those that its columns were encoded as.
 
@@ -747,9 +697,7 @@ class BEDLEstimator(Building):
         if self.method_.training:
             self.method_.eval()  # once, not for every prediction
         few = len(inputs) <= FEW_ROWS and self._is_table()
-        outputs = self.n_targets_ * (
-            len(self._members()) + self.method_.held_folds
-        )  # a linear one in each fold as well
+        outputs = self.n_targets_ * len(self._members())
         # to prepare weights pays off from the second chunk on
         with (
             cached_weights(self.method_) if inputs.X.size > CHUNK else nullcontext(),

@@ -331,7 +331,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             return registry.get(name).tempered and not self._several_labels
         if self.temperature_scaling and self._several_labels:
             raise ValueError("temperature_scaling is for one label per row; there are several labels at once")
-        if self.temperature_scaling and (self._members()[0].fit_mode == "direct" or self.method_.folds):
+        if self.temperature_scaling and (self._members()[0].fit_mode == "direct" or registry.get(name).distils):
             raise ValueError(
                 f"method {name!r} learns from all rows at once; for temperature_scaling keep some back, and give them "
                 "to calibrate(X, y) after fit"
@@ -352,8 +352,8 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
         self.temperatures_ = fitted_temperatures(log_p, truth, counted, doubt=DOUBT, vacuity=vacuity)
         self._hold_out(np.exp(tempered(log_p, self.temperatures_, vacuity)), truth, None)
 
-    def _calibrate_by(self, committee: Any, fresh: Points) -> None:
-        self._calibrate(fresh)
+    def _calibrate_by(self, committee: Any, points: Points) -> None:
+        self._calibrate(points)
         self._hold_out(committee.probabilities, committee.observed, committee.row_weights)
 
     def _hold_out(self, p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:

@@ -22,16 +22,18 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bedl.estimators.fit import TrainingConfig, seeds_of, train
-from bedl.estimators.inputs import Inputs, Related, TrainingSet, cut_in_folds
+from bedl.estimators.inputs import Inputs, Related, TrainingSet, cut_in_folds, values_of
 from bedl.methods import registry
 from bedl.methods.distilled import SCALES
 from bedl.training.data import Points, stream_seed
 
 FOLDS = 5
-MANY_ROWS = 20_000  # beyond, one fold is held out
+MANY_ROWS, MANY_LABELS = 20_000, 500_000  # rows, and rows times classes, beyond which one fold is held out
 ROWS_PER_CLASS = 300  # with fewer boosting, which grows trees for each class, takes long and brings nothing
-LEAST = 1e-6  # probability of a class
+LEAST = 1e-6  # probability of a class, and variance of a target
 NOISE, CROSSED = 0.2, 0.2  # of rows near the data: standard deviation at most, and share of columns from other rows
+FEW_VALUES = 16  # of a column that keeps to them
+LOOKED_AT = 100_000  # rows that quantiles and values are computed of
 Members = list[list[Any]]  # for each fold, what has learned without it
 
 
@@ -85,63 +87,107 @@ class Committee:
         """Learn from the rows of all folds that were held out how much members count."""
         raise NotImplementedError
 
-    def labels(self, X: np.ndarray, fold: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Labels of rows, drawn from what the members of each one's fold say."""
+    def labels(self, X: np.ndarray, fold: np.ndarray) -> list[np.ndarray]:
+        """Labels of rows, by what the members of each one's fold say: one or several, which count the same."""
+        raise NotImplementedError
+
+    def own_labels(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Labels of rows that were held out, by their numbers among these."""
+        raise NotImplementedError
+
+    def drawn(self, X: np.ndarray, fold: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """Targets of rows, drawn from what the members of each one's fold say."""
         raise NotImplementedError
 
 
 class TargetCommittee(Committee):
-    """For real targets: means that are stacked, and noise that a forest reads off the residuals of rows held out.
+    """For real targets: a mixture of normals, each with one of a few factors on its variance.
+
+    One normal is around the stacked mean, one around each member's mean. Its variance is a network's own; elsewhere
+    that of the stacked mean's residuals, which a forest predicts from the row, the spread of the members' means and the
+    networks' variances.
 
     Attributes:
-        weights: of the members, for each target. shape: (members, D)
-        log_weights, scales: of the mixture of scales of all residuals. shapes: (8,)
-        scores: of rows held out, (y − mean) / std. shape: (n, D)
+        weights: of the members in the stacked mean, for each target. shape: (members, D)
+        shares: of the normals and their scales, for each target. shape: (D, members + 1, 8)
     """
 
     def said(self, member: Any, X: np.ndarray) -> np.ndarray:
-        return np.asarray(member.predict(X), dtype=np.float64).reshape(len(X), -1)
+        """Means, and of a network the logarithms of the variance and of its epistemic part. shape: (n, 3 D)"""
+        if isinstance(member, _Network):
+            return member.moments(X)
+        mean = np.asarray(member.predict(X), dtype=np.float64).reshape(len(X), -1)
+        return np.pad(mean, ((0, 0), (0, 2 * mean.shape[1])))
 
     def fit(self, X: np.ndarray, y: np.ndarray, fold: np.ndarray, weight: np.ndarray | None) -> None:
         held = self.held = fold < len(self.members)
-        means = self.outputs(X[held], fold[held])
         X, y, fold = X[held], y[held], fold[held]
         weight = np.ones(len(X)) if weight is None else weight[held]
-        self.weights = np.stack([_stacking(means[..., d], y[:, d], weight) for d in range(y.shape[1])], 1)
-        self.mean = (means * self.weights).sum(1)
-        residual = y - self.mean
-        square = np.square(residual)
-        self.floor = 1e-3 * np.average(square, axis=0, weights=weight) + 1e-12
-        logs, given = np.log(square + self.floor), np.column_stack([X, self.mean])
-        folds = range(len(self.members))
-        variance = np.empty_like(square)
+        said, targets = self.outputs(X, fold), range(y.shape[1])
+        self.weights = np.stack([_stacking(said[..., d], y[:, d], weight) for d in targets], 1)
+        mean, given = self._described(X, said)
+        square = np.square(y - mean)
+        logs = np.log(square + 1e-3 * np.average(square, axis=0, weights=weight) + 1e-12)
+        log_variance = np.empty_like(square)
         self.noise = []
-        for number in folds:
+        for number in range(len(self.members)):
             inside = fold == number
             outside = ~inside if len(self.members) > 1 else np.arange(len(X)) % 2 == 0
             forest = ExtraTreesRegressor(40, min_samples_leaf=10, max_features=0.7, random_state=0)
             self.noise.append(forest.fit(given[outside], logs[outside].squeeze(), weight[outside]))
-            variance[inside] = np.exp(forest.predict(given[inside]).reshape(-1, y.shape[1]))
-        z = square / variance
-        shares = _scale_mixture(z, weight)
-        size = shares @ SCALES.numpy()
-        self.size = size  # the variance of a mixture whose scales have mean 1
-        self.scales, self.log_weights = SCALES.numpy() / size, np.log(shares)
-        self.variance = variance * size
-        self.scores = residual / np.sqrt(self.variance)
+            log_variance[inside] = forest.predict(given[inside]).reshape(-1, y.shape[1])
+        self.normals = self._normals(mean, log_variance, said)
+        means, logs = self.normals
+        self.shares = np.stack([_normal_shares(y[:, d], means[..., d], logs[..., d], weight) for d in targets])
 
-    def labels(self, X: np.ndarray, fold: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        mean = (self.outputs(X, fold) * self.weights).sum(1)
-        given, variance = np.column_stack([X, mean]), np.empty_like(mean)
+    def _described(self, X: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The stacked mean of each row, and what its noise is read off. shapes: (n, D), (n, features)"""
+        means = said[..., : said.shape[-1] // 3]
+        mean = (means * self.weights).sum(1)
+        spread = np.log(np.square(means - mean[:, None]).mean(1) + LEAST)
+        return mean, np.column_stack([X, mean, spread, said[..., mean.shape[1] :].reshape(len(X), -1)])
+
+    def _normals(self, mean: np.ndarray, log_variance: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means and log-variances of all normals. shapes: (n, members + 1, D)"""
+        count, log_variance = mean.shape[1], log_variance[:, None]
+        own = said[..., count : 2 * count]
+        known = np.array([isinstance(member, _Network) for member in self.members[0]])[:, None]
+        logs = np.concatenate([log_variance, np.where(known, own, log_variance)], 1)
+        return np.concatenate([mean[:, None], said[..., :count]], 1), logs
+
+    def labels(self, X: np.ndarray, fold: np.ndarray) -> list[np.ndarray]:
+        return self._two_points(self._predicted(X, fold))
+
+    def _predicted(self, X: np.ndarray, fold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means and log-variances of all normals. shapes: (n, members + 1, D)"""
+        said = self.outputs(X, fold)
+        mean, given = self._described(X, said)
+        log_variance = np.empty_like(mean)
         for number, forest in enumerate(self.noise):
             rows = fold == number
             if rows.any():
-                variance[rows] = np.exp(forest.predict(given[rows]).reshape(-1, mean.shape[1])) * self.size
-        return mean + np.sqrt(variance) * random.choice([-1.0, 1.0], mean.shape)
+                log_variance[rows] = forest.predict(given[rows]).reshape(-1, mean.shape[1])
+        return self._normals(mean, log_variance, said)
 
-    def own_labels(self, rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Of rows that were held out, by their numbers among these. shape: (n, D)"""
-        return self.mean[rows] + np.sqrt(self.variance[rows]) * random.choice([-1.0, 1.0], self.mean[rows].shape)
+    def own_labels(self, rows: np.ndarray) -> list[np.ndarray]:
+        return self._two_points((self.normals[0][rows], self.normals[1][rows]))
+
+    def _two_points(self, normals: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
+        """One standard deviation above and below the mean, which is all that a normal can learn. shapes: (n, D)"""
+        share, mean = self.shares.sum(2).T, normals[0]
+        variance = np.exp(normals[1]) * (self.shares @ SCALES.numpy()).T  # its share in it, too
+        middle = (mean * share).sum(1)
+        std = np.sqrt((variance + share * np.square(mean - middle[:, None])).sum(1))
+        return [middle + std, middle - std]
+
+    def drawn(self, X: np.ndarray, fold: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        means, log_variances = self._predicted(X, fold)
+        made, rows = np.empty((len(X), len(self.shares))), np.arange(len(X))
+        for d, shares in enumerate(self.shares):
+            chosen, scale = np.divmod(random.choice(shares.size, len(X), p=shares.ravel() / shares.sum()), len(SCALES))
+            variance = SCALES.numpy()[scale] * np.exp(log_variances[rows, chosen, d])
+            made[:, d] = means[rows, chosen, d] + np.sqrt(variance) * random.normal(size=len(X))
+        return made
 
 
 class ClassCommittee(Committee):
@@ -182,12 +228,15 @@ class ClassCommittee(Committee):
         tempered = np.stack([np.exp(_tempered(said[:, m], t)) for m, t in enumerate(self.temperatures)], 1)
         return np.einsum("nmc,m->nc", tempered, self.weights)
 
-    def labels(self, X: np.ndarray, fold: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        return _drawn(self._mixed(self.outputs(X, fold)), random)
+    def labels(self, X: np.ndarray, fold: np.ndarray) -> list[np.ndarray]:
+        return [self._mixed(self.outputs(X, fold))]
 
-    def own_labels(self, rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Of rows that were held out, by their numbers among these. shape: (n,)"""
-        return _drawn(self.probabilities[rows], random)
+    def own_labels(self, rows: np.ndarray) -> list[np.ndarray]:
+        return [self.probabilities[rows]]
+
+    def drawn(self, X: np.ndarray, fold: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        p = self._mixed(self.outputs(X, fold))
+        return (random.uniform(size=(len(p), 1)) > p.cumsum(1)[:, :-1]).sum(1)
 
 
 def fitted(
@@ -227,7 +276,7 @@ def fit_member(maker: Any, X: np.ndarray, y: np.ndarray, weight: np.ndarray | No
 def near_rows(X: np.ndarray, weight: np.ndarray | None, count: int, random: np.random.Generator) -> np.ndarray:
     """Rows near the data: half with a little noise, half with a fifth of their columns from other rows.
 
-    Columns of two values keep to these.
+    Columns of few values keep to these.
 
     Args:
         X: shape (n, d)
@@ -237,8 +286,9 @@ def near_rows(X: np.ndarray, weight: np.ndarray | None, count: int, random: np.r
     """
     n, d = X.shape
     base = X[random.choice(n, count, p=None if weight is None else weight / weight.sum())]
-    binary = ((X.min(0) == X) | (X.max(0) == X)).all(0)
-    size = NOISE * random.uniform(size=(count, 1)) * np.where(binary, 0.0, X.std(0))
+    some = X[:: max(1, n // LOOKED_AT)]
+    discrete = np.array([len(np.unique(column)) <= FEW_VALUES for column in some.T])
+    size = NOISE * random.uniform(size=(count, 1)) * np.where(discrete, 0.0, X.std(0))
     noisy = base + size * random.normal(size=base.shape)
     others = np.stack([X[random.integers(n, size=count), column] for column in range(d)], 1)
     crossed = np.where(random.uniform(size=base.shape) < CROSSED, others, base)
@@ -262,12 +312,23 @@ def _mixture(density: np.ndarray, weight: np.ndarray, steps: int = 200) -> np.nd
     return shares
 
 
-def _scale_mixture(z: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Shares of the scales, of squared residuals over their variance. z: shape (n, D); result: shape (8,)"""
-    s = SCALES.numpy().astype(np.float64)
-    log_density = (-0.5 * (z[..., None] / s + np.log(s))).reshape(-1, len(s))
+def _normal_shares(y: np.ndarray, mean: np.ndarray, log_variance: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Shares of normals, each with the factors `SCALES` on its variance, that make targets most likely.
+
+    shapes: (n,), (n, normals), (n, normals), (n,); result: shape (normals, 8)
+    """
+    log_s = np.log(SCALES.numpy().astype(np.float64))
+    logs = log_variance[..., None] + log_s
+    log_density = (-0.5 * (np.square(y[:, None] - mean)[..., None] * np.exp(-logs) + logs)).reshape(len(y), -1)
     density = np.exp(log_density - log_density.max(1, keepdims=True))
-    return _mixture(density, np.repeat(weight, z.shape[1]))
+    return _mixture(density, weight).reshape(-1, len(log_s))
+
+
+def scale_mixture(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factors on a variance of 1, and their shares, that make scores most likely. z: shape (n, D); results: (8,)"""
+    flat = z.reshape(-1)
+    zero = np.zeros((len(flat), 1))
+    return SCALES.numpy(), _normal_shares(flat, zero, zero, np.ones(len(flat)))[0]
 
 
 def _tempered(log_p: np.ndarray, temperature: float) -> np.ndarray:
@@ -277,18 +338,13 @@ def _tempered(log_p: np.ndarray, temperature: float) -> np.ndarray:
     return q - np.log(np.exp(q).sum(1, keepdims=True))
 
 
-def _drawn(p: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """A class of each row. shape: (n,)"""
-    return (random.uniform(size=(len(p), 1)) > p.cumsum(1)[:, :-1]).sum(1)
-
-
 # of the networks in the committee, strengths of the weight prior and frequencies of the embedding
 NETWORKS = {"regression": ((0.5, 0.3), (3.0, 0.1)), "classification": ((8.0, 0.2), (60.0, 0.1))}
-OWN = 0.25  # share of the rows' own labels
-HELD = 0.25  # and of the committee's labels of them; the rest is near by
+# shares of the rows' own labels, and of the committee's labels of them; the rest is near by
+OWN = {"regression": (0.25, 0.1), "classification": (0.1, 0.25)}
 NEAR, FRESH = 20_000, 2000  # rows near the data, at least: to learn from, and to calibrate by
 BINS, FEWEST = 16, 32  # bins of a column, at most, and rows in each of them, at least
-LOOKED_AT = 100_000  # rows that quantiles are computed of
+CODES = 256  # of all columns together, at most
 
 
 def quantile_edges(X: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> list[torch.Tensor]:
@@ -297,17 +353,16 @@ def quantile_edges(X: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> list[to
     Example:
         >>> X = np.column_stack([np.arange(320.0), np.arange(320) % 2])
         >>> [len(edges) for edges in quantile_edges(X, np.zeros(2), np.ones(2))]
-        [11, 0]
+        [11, 2]
     """
     rows = X if len(X) <= LOOKED_AT else X[:: -(-len(X) // LOOKED_AT)]
-    bins = max(1, min(BINS, len(X) // FEWEST))
+    several = ((X.min(0) != X) & (X.max(0) != X)).any(0).sum()  # columns of more than two values
+    bins = max(1, min(BINS, len(X) // FEWEST, CODES // max(several, 1)))
     found = []
-    for column, low, size in zip(rows.T, loc, scale, strict=True):
-        edges = np.unique(
-            (np.quantile(column, np.linspace(0, 1, bins + 1), method="inverted_cdf") - low) / size
-        ).astype(np.float32)
-        edges = np.unique(edges[np.isfinite(edges)])
-        found.append(torch.from_numpy(edges if len(edges) > 2 else edges[:0]))
+    for column, some, low, size in zip(X.T, rows.T, loc, scale, strict=True):
+        inner: Any = np.quantile(some, np.linspace(0, 1, bins + 1), method="inverted_cdf")[1:-1]
+        edges = (np.concatenate([[column.min()], inner, [column.max()]]) - low) / size
+        found.append(torch.from_numpy(np.unique(edges.astype(np.float32))))
     return found
 
 
@@ -317,10 +372,18 @@ class _Network:
     def __init__(self, method: Any, dtype: torch.dtype, n_classes: int):
         self.method, self.dtype, self.classes_ = method, dtype, np.arange(n_classes)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        return np.concatenate([self.method.predict(x).mean.numpy() for x in Inputs(X, None, self.dtype).chunks()])
+    def _predicted(self, X: np.ndarray) -> Any:
+        return values_of([self.method.predict(x) for x in Inputs(X, None, self.dtype).chunks()])
 
-    predict_proba = predict
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """shape: (n, C)"""
+        return self._predicted(X).mean.numpy()
+
+    def moments(self, X: np.ndarray) -> np.ndarray:
+        """Means, logarithms of variances and of their epistemic parts. shape: (n, 3 D)"""
+        p = self._predicted(X)
+        logs = (torch.log(part.clamp_min(LEAST)) for part in (p.variance, p.epistemic))
+        return torch.cat([p.mean, *logs], 1).double().numpy()
 
 
 def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) -> Any:
@@ -336,7 +399,8 @@ def committee_of(estimator: Any, table: TrainingSet, points: Points, seed: int) 
     n, classes = len(X), estimator.task_ == "classification"
     related = table.related if table.weight is None else table.related[table.weight > 0]
     fold = cut_in_folds(n, FOLDS, stream_seed(seed, 2), y if classes else None, related)
-    held = (FOLDS if related.order is None else FOLDS - 1) if n <= MANY_ROWS else 1  # nothing is before the first
+    many = n > MANY_ROWS or n * estimator.n_targets_ > MANY_LABELS
+    held = 1 if many else FOLDS if related.order is None else FOLDS - 1  # nothing is before the first
     teacher = estimator.teacher
     default = isinstance(teacher, str) and teacher == "auto"
     given = teacher if isinstance(teacher, (list, tuple)) else [teacher]
@@ -366,12 +430,20 @@ def labelled_points(committee: Any, table: TrainingSet, points: Points, seed: in
     X, y, weight = counted(table)
     n, random = len(X), np.random.default_rng(stream_seed(seed, 1))
     near, held = max(NEAR, n), np.flatnonzero(committee.held)
-    total = near / (1 - HELD - OWN)
-    own = _repeated(np.arange(n), weight, total * OWN, random)
-    again = _repeated(np.arange(len(held)), None if weight is None else weight[held], total * HELD, random)
-    pool, labels = _near(committee, X, weight, near, random)
+    share, out_of_fold = OWN["classification" if y.dtype.kind == "i" else "regression"]
+    total = near / (1 - share - out_of_fold)
+    own = _repeated(np.arange(n), weight, total * share, random)
+    again = _repeated(np.arange(len(held)), None if weight is None else weight[held], total * out_of_fold, random)
+    pool = near_rows(X, weight, near, random)
+    given = np.eye(committee.n_classes)[y[own]] if y.dtype.kind == "i" else y[own]
+    parts = zip(
+        committee.own_labels(again),
+        committee.labels(pool, random.integers(committee.labelling, size=near)),
+        strict=True,
+    )
+    labels = [np.concatenate([given, *part]) for part in parts]
     rows = np.concatenate([X[own], X[held[again]], pool])
-    return _points(rows, np.concatenate([y[own], committee.own_labels(again, random), labels]), y, points)
+    return _points(np.tile(rows, (len(labels), 1)), np.concatenate(labels), points)
 
 
 def _repeated(rows: np.ndarray, weight: np.ndarray | None, count: float, random: np.random.Generator) -> np.ndarray:
@@ -381,25 +453,19 @@ def _repeated(rows: np.ndarray, weight: np.ndarray | None, count: float, random:
     return random.choice(rows, max(len(rows), round(count)), p=weight / weight.sum())
 
 
-def near_points(committee: Any, table: TrainingSet, points: Points, seed: int) -> Points:
-    """Rows near the data that are not learned from, with the committee's labels."""
-    X, y, weight = counted(table)
-    count = min(max(FRESH, len(X) // 10), 10 * FRESH)
-    rows, labels = _near(committee, X, weight, count, np.random.default_rng(stream_seed(seed, 5)))
-    return _points(rows, labels, y, points)
-
-
-def _near(
-    committee: Any, X: np.ndarray, weight: np.ndarray | None, count: int, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def drawn_points(committee: Any, table: TrainingSet, points: Points, seed: int) -> Points:
+    """Rows near the data that are not learned from, with targets drawn from the committee, to calibrate by."""
+    X, _, weight = counted(table)
+    count, random = min(max(FRESH, len(X) // 10), 10 * FRESH), np.random.default_rng(stream_seed(seed, 5))
     rows = near_rows(X, weight, count, random)
-    return rows, committee.labels(rows, random.integers(committee.labelling, size=count), random)
+    return _points(rows, committee.drawn(rows, random.integers(committee.labelling, size=count), random), points)
 
 
-def _points(rows: np.ndarray, targets: np.ndarray, y: np.ndarray, points: Points) -> Points:
-    """Points in the precision of others. y: the targets of those"""
+def _points(rows: np.ndarray, targets: np.ndarray, points: Points) -> Points:
+    """Points in the precision of others."""
     dtype = points.x.dtype
-    targets = targets.astype(y.dtype if y.dtype.kind == "i" else str(dtype).removeprefix("torch."))
+    if targets.dtype.kind == "f":
+        targets = targets.astype(str(dtype).removeprefix("torch."))
     made = Points((Inputs(rows, None, dtype), targets, None))
     made.scaled, made.n_train = True, points.n_train
     return made

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bedl.estimators.inputs import Inputs
+from bedl.methods import registry
 from bedl.methods.registry import Training
 from bedl.training import (
     Callback,
@@ -359,7 +360,7 @@ def _prepared(estimator: Any, x: Any, y: Any) -> Any:
     """What `fit` does before the steps: (parts, recipe, seeds); None where there are no steps to take together."""
     table, seed = estimator._check(x, y, None, None, reset=True), estimator._seed()
     estimator._build(table, seed, steps=False)
-    if estimator._members()[0].fit_mode != "gradient" or estimator.method_.folds:
+    if estimator._members()[0].fit_mode != "gradient" or registry.get(estimator.built_[0]).distils:
         return None
     plan = estimator._plan(len(table.X))
     if plan.n_calibration:

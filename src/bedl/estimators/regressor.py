@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 
-from bedl.deploy.wrappers import WithSpread
 from bedl.estimators._sklearn import (
     RegressorMixin,
     _check_y,
@@ -17,14 +17,16 @@ from bedl.estimators._sklearn import (
     validate_data,
 )
 from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
-from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
+from bedl.estimators.calibration import checked_scores, held_out_scores
 from bedl.estimators.explanation import MAX_ROWS, candidates, most_telling, rest_of
 from bedl.estimators.inputs import Related, check_targets, column_moments
 from bedl.estimators.likelihood import LIKELIHOODS, Link, likeliest_link
-from bedl.evaluation.tasks import held_out_factors, signed_scores
+from bedl.evaluation.tasks import held_out_factors
 from bedl.heads.base import head_class
 from bedl.heads.predictive import LinkedPredictive
 from bedl.methods import registry
+from bedl.nn import cached_weights
+from bedl.training.data import Points
 
 
 class BEDLRegressor(RegressorMixin, BEDLEstimator):
@@ -151,7 +153,7 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
             return prediction.interval(coverage)
         linked = isinstance(prediction, LinkedPredictive)
         base: Any = prediction.base if linked else prediction
-        spread = base.std if self._scores() is not None else self.method_.interval_spread(base)
+        spread = base.std
         rounding = 4 * torch.finfo(spread.dtype).eps * base.mean.abs()  # of targets that are all the same
         below, above = (factor.to(spread) * spread + rounding for factor in factors)
         ends = base.mean - below, base.mean + above
@@ -215,13 +217,9 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return prediction.base if isinstance(prediction, LinkedPredictive) else prediction
 
     def _intervals(self) -> dict[str, Any] | None:
-        if self._scores() is not None:
-            scores, mass = self._scores()
-        elif self.method_.interval_factor(0.9) is not None:
-            held = self.method_.intervals
-            scores, mass = thinned(*signed_scores(held.scores.double().cpu(), held.mass.double().cpu()))
-        else:
+        if self._scores() is None:
             return None
+        scores, mass = self._scores()
         return {"signed": scores, "mass": mass, **self.link_.described()}
 
     def _in_units(self, prediction: Any) -> Any:
@@ -244,21 +242,13 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         asked = registry.get(self.method)
         return self.net is None and (asked.choice is not None or asked.distils)
 
-    def _as_predicted(self, method: Any) -> Any:
-        module = super()._as_predicted(method)
-        if self._intervals() is None:
-            return module
-        fresh = self._scores() is not None
-        return WithSpread(module, (lambda prediction: prediction.std) if fresh else method.interval_spread)
-
     def _factors(self, coverage: float) -> tuple[torch.Tensor, torch.Tensor] | None:
         """How many standard deviations an interval reaches below and above the mean; None: nothing was held out.
 
         shapes: (n_targets,)
         """
         if self._scores() is None:
-            factor = self.method_.interval_factor(coverage)
-            return None if factor is None else (factor, factor)
+            return None
         scores, mass = self._scores()
         below, above = (torch.as_tensor(factor) for factor in held_out_factors(scores, mass, coverage))
         if not bool((below.isfinite() & above.isfinite()).all()):
@@ -322,11 +312,21 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
         return np.concatenate([found, rest_of(unknown, found)[: n - len(found)]])
 
     # -- for the base class -----------------------------------------------------------------------
-    def _calibrate_by(self, committee: Any, fresh: Any) -> None:
-        for name in ("scales", "log_weights"):
-            own = getattr(self.method_, name)
-            own.copy_(torch.as_tensor(getattr(committee, name)).to(own))
-        self.held_out_ = held_out_scores(committee.scores, committee.row_weights)
+    def _calibrate_by(self, committee: Any, points: Points) -> None:
+        from bedl.estimators.distill import scale_mixture
+
+        z, noise = [], []
+        with cached_weights(self.method_):
+            for x, y, _ in points.fetch(np.array_split(np.arange(points.n), -(-points.n // 500))):
+                said: Any = self.method_.predict(x.to(device_of(self.method_)))
+                z.append(((y - said.mean.cpu()) / said.variance.cpu().sqrt()).double().numpy())
+                noise.append(said.data.amax(0))
+        scores = np.concatenate(z)
+        scales, shares = scale_mixture(scores)
+        self.method_.most_noise.copy_(torch.stack(noise).amax(0))
+        self.method_.scales.copy_(torch.as_tensor(scales))
+        self.method_.log_weights.copy_(torch.as_tensor(np.log(shares)))
+        self.held_out_ = held_out_scores(scores / math.sqrt(shares @ scales))
 
     def _check_arrays(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         return validate_data(

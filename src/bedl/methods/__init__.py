@@ -12,7 +12,6 @@ from bedl.methods.base import Method
 from bedl.methods.bedl import BEDL
 from bedl.methods.ensemble import Ensemble
 from bedl.methods.registry import Problem, register
-from bedl.methods.stack.base import Stack
 from bedl.objectives import Batch
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     # the methods
     "BEDL",
     "Ensemble",
-    "Stack",
 ]
 
 

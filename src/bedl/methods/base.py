@@ -238,46 +238,9 @@ class Method(RecordsArguments, nn.Module, Generic[Prediction]):
         """The methods that learn: this one, unless it is made of several."""
         return [self]
 
-    # -- learning in folds ------------------------------------------------------------------------
-    @property
-    def folds(self) -> int:
-        """In how many parts the points are cut: member i learns without fold ``i % folds``. 0: in none."""
-        return 0
-
-    @property
-    def held_folds(self) -> int:
-        """How many of the folds a member learns without: those from this number on are learned from by all."""
-        return self.folds
-
-    def finish(self, x: Tensor | Moments, y: Tensor, fold: Tensor, weight: Tensor | None = None) -> Any:
-        """Called once when the members have learned, with all points and the number of each one's fold.
-
-        For classes it returns the numbers of points that were held out, and what was predicted of them by members that
-        have not seen them: probabilities, shapes (held,) and (held, C).
-
-        Args:
-            x: shape (n, *input)
-            y: shape (n, D), or (n,) for classes
-            fold: shape (n,)
-            weight: how much each point counts; None: all the same. shape: (n,)
-        """
-
     def summary(self) -> str:
         """What was learned, in a few words, for people; "" where there is nothing to say."""
         return ""
-
-    def interval_factor(self, coverage: float) -> Tensor | None:
-        """How many spreads about the mean hold a target with this probability, as seen on points that were held out.
-        None: nothing was held out for it. shape: (D,)
-        """
-        return None
-
-    def interval_spread(self, prediction: Any) -> Tensor:
-        """What `interval_factor` counts in: the standard deviation, unless held-out points were measured otherwise.
-
-        prediction: what this method predicted, in any units -> shape (n, D)
-        """
-        return prediction.std
 
     # -- files --------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

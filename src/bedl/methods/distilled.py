@@ -8,6 +8,7 @@ ICLR 2020.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -29,15 +30,18 @@ __all__ = ["SCALES", "Distilled"]
 
 
 SCALES = torch.tensor([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0])  # factors on a variance
+STEPS = 2000  # of training, at least
 COPIES = 0.5  # of the points of a batch have a perturbed copy
 FIRST_BIAS = {"regression": (0.0, -3.0, -1.0)}  # of f1, f2 and f3: little evidence is missing, and there is noise
-WIDTHS = 64, 256
+WIDTH, WIDER, MANY_ROWS = 128, 256, 10_000  # of hidden layers, and of those for many rows
 
 
 class Distilled(BEDL):
     """A BEDL network whose predictive distribution of targets is a mixture of scales, the same for all points.
 
-        p(y | x) = Σ_k w_k N(y; m(x), s_k · v(x)),   Σ_k w_k s_k = 1
+        p(y | x) = Σ_k w_k N(y; m(x), s_k · v(x))
+
+    Noise is at most as large as anywhere near the data (`most_noise`): elsewhere nothing says how large it is.
 
     Args:
         net, head, regularizer: as for `BEDL`.
@@ -46,6 +50,7 @@ class Distilled(BEDL):
 
     log_weights: Tensor
     scales: Tensor
+    most_noise: Tensor
 
     def __init__(self, net: nn.Module, head: Any, regularizer: Any, scaled: bool):
         super().__init__(net, head, regularizer)
@@ -53,10 +58,14 @@ class Distilled(BEDL):
         if scaled:
             self.register_buffer("scales", torch.ones(len(SCALES)))
             self.register_buffer("log_weights", torch.full((len(SCALES),), -math.log(len(SCALES))))
+            self.register_buffer("most_noise", torch.full((head.n_targets,), math.inf))
 
     def forward(self, x: Any) -> Predictive:
         prediction: Any = super().forward(x)
-        return prediction.scaled(self.scales, self.log_weights) if self.scaled else prediction
+        if not self.scaled:
+            return prediction
+        quiet = dataclasses.replace(prediction, data=torch.minimum(prediction.data, self.most_noise))
+        return quiet.scaled(self.scales, self.log_weights)
 
     def place(self, x: Tensor) -> Tensor:
         """Where rows are, in units of what is predicted: the last hidden layer's values times their weights' size.
@@ -73,14 +82,13 @@ class Distilled(BEDL):
 def training(n: int) -> Training:
     """Some thousand steps, more with more points, and a warm-up to a high learning rate: no early stopping."""
     batch_size = 128 if n < 3000 else 256
-    steps = 2500 + 15 * math.sqrt(n)
+    steps = STEPS + 15 * math.sqrt(n)
     return Training(epochs=max(1, round(steps * batch_size / n)), batch_size=batch_size, lr=0.005, early_stopping=False)
 
 
 def widths(n: int) -> tuple[int, int]:
-    """Of the hidden layers: the power of two next to 2 √n, within bounds."""
-    width = 2 ** round(math.log2(2 * math.sqrt(max(n, 1))))
-    return (min(max(width, WIDTHS[0]), WIDTHS[1]),) * 2
+    """Of the hidden layers."""
+    return (WIDTH if n < MANY_ROWS else WIDER,) * 2
 
 
 @register(
@@ -95,9 +103,9 @@ def widths(n: int) -> tuple[int, int]:
 def distilled(
     problem: Problem,
     known: float = 0.2,
-    unknown: float | None = None,
-    weight_prior: float = 0.01,
-    layers: Sequence[int] = (64, 64),
+    unknown: float = 0.05,
+    weight_prior: float = 0.003,
+    layers: Sequence[int] = (WIDTH, WIDTH),
     bins: Sequence[int] | None = None,
 ) -> Distilled:
     """The network.
@@ -105,9 +113,7 @@ def distilled(
     Args:
         problem: what it is for.
         known: strength of `Known`.
-        unknown: strength of `Unknown`; None: 0.2 for targets. For classes 0.05, as some of its copies are rows like
-            those of the data, above all where columns have two values. (Held-out quarters of four tables, 0.2 and 0.05:
-            led7digit 0.957, 0.888; ionosphere 0.210, 0.183; vowel 0.143, 0.130; phoneme 0.287, 0.291.)
+        unknown: strength of `Unknown`.
         weight_prior: strength of `WeightPrior`.
         layers: widths of the hidden layers, where the problem does not say.
         bins: of each column; None: those of the problem.
@@ -116,18 +122,18 @@ def distilled(
     head = head_of(problem.task, problem.n_targets, **options)
     edges = problem.edges
     if edges is None:  # to be loaded
-        edges = [torch.arange(count + 1.0) for count in bins or [0] * problem.input_shape[0]]
-    if unknown is None:
-        unknown = 0.2 if problem.task == "regression" else 0.05
+        edges = [torch.arange(count + 1.0) for count in bins or [1] * problem.input_shape[0]]
     codes = QuantileCodes(edges)
     body = hidden_layers(problem, codes.n_outputs, head.n_outputs, default=tuple(layers))
-    last = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)][-1]
+    gaussian: Any = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)]
+    last = gaussian[-1]
     with torch.no_grad():
-        last.weight_mean.mul_(0.5)  # type: ignore[operator]
+        gaussian[0].weight_mean[:, -1] = 0.0  # nothing but rows off the data says what it means to be there
+        last.weight_mean.mul_(0.5)
         start = torch.full((problem.n_targets, head.n_outputs // problem.n_targets), math.log(5.0))
         if problem.task in FIRST_BIAS:
             start[:] = torch.tensor(FIRST_BIAS[problem.task])
-        last.bias.copy_(start.T.reshape(-1))  # type: ignore[operator]
+        last.bias.copy_(start.T.reshape(-1))
     front = [] if problem.front is None else [problem.front()]
     objective = Known(known) + Unknown(unknown, beyond, COPIES) + WeightPrior(weight_prior)
     return Distilled(nn.Sequential(*front, codes, body), head, objective, problem.task == "regression")

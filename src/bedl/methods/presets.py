@@ -89,19 +89,25 @@ def _in_turn(kinds: Sequence[Perturbation]) -> Perturbation:
 # BEDL by name: the paper's three, and the default.
 
 
+MANY_CLASSES = 30
+
+
 @register_alias("auto", "the recommended default")
 def auto(problem: Problem) -> tuple[str, dict[str, Any]]:
-    """Classes of images have a recipe of their own. Tables of numbers: a fold ensemble, which is safe on small tables
-    and knows what it has not seen. One network that has to learn by steps is asked for evidence too, and stopped early,
-    or it would overfit. Inputs with noise of their own would be taken apart by the embedding of columns as if its
-    numbers were independent. Otherwise the PAC term; on all evidence it would make a classifier unsure everywhere, on
-    the misleading evidence it does not.
+    """Classes of images have a recipe of their own. Tables of numbers: one network, distilled from a committee. One
+    that has to learn by steps, and one of so many classes that trees of them would fill the memory, is asked for
+    evidence on the rows alone, and stopped early, or it would overfit. Inputs with noise of their own would be taken
+    apart by the embedding of columns as if its numbers were independent. Otherwise the PAC term; on all evidence it
+    would make a classifier unsure everywhere, on the misleading evidence it does not.
     """
     if problem.task == "classification" and are_images(problem):
         return "images", {}
     table = problem.net is None and len(problem.input_shape) == 1 and not problem.noisy
+    many = problem.task == "classification" and problem.n_targets > MANY_CLASSES
+    if many and table:
+        return "evidence", {}
     if table and problem.task in ("regression", "classification") and not problem.steps:
-        return "stack", {}
+        return "distilled", {}
     if table and problem.task == "regression":
         return "evidence", {"weight_prior": 3.0}
     if tasks.get(problem.task).column != "number":

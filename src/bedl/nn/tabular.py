@@ -78,46 +78,55 @@ class PeriodicEmbedding(nn.Module):
 
 
 class QuantileCodes(nn.Module):
-    """Each standardised column z, bounded smoothly, beside piecewise-linear codes of its bins.
+    """Each standardised column z, piecewise-linear codes of its bins, and how far outside of them a row is.
 
+        column:                  z clamped to [first edge, last edge], bounded smoothly
         code of the bin [a, b]:  clamp((z − a) / (b − a), 0, 1)
+        outside:                 the sum over columns of the distance to [first edge, last edge], bounded smoothly
 
-    With them a network bends at quantiles of the data. Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for
-    Numerical Features in Tabular Deep Learning", NeurIPS 2022.
+    With codes a network bends at quantiles of the data. Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for
+    Numerical Features in Tabular Deep Learning", NeurIPS 2022. The last number is 0 on the data and tells all rows
+    outside their range from them.
 
     Args:
-        edges: of each column's bins, ascending; fewer than two: the column has none.
+        edges: of each column's bins, ascending, at least one; a column of a single bin has no codes.
 
     Example:
-        >>> import torch
-        >>> codes = QuantileCodes([torch.tensor([0.0, 1.0, 3.0]), torch.tensor([])])
+        >>> codes = QuantileCodes([torch.tensor([0.0, 1.0, 3.0]), torch.tensor([0.0, 1.0])])
         >>> codes(torch.tensor([[2.0, 0.0]])).round(decimals=2)
-        tensor([[1.6600, 0.0000, 1.0000, 0.5000]])
+        tensor([[1.6600, 0.0000, 1.0000, 0.5000, 0.0000]])
     """
 
     column: Tensor
     low: Tensor
     width: Tensor
+    least: Tensor
+    most: Tensor
 
     def __init__(self, edges: Sequence[Tensor]):
         super().__init__()
         self.n_columns = len(edges)
-        bins = [max(len(e) - 1, 0) for e in edges]
-        self.register_buffer("column", torch.repeat_interleave(torch.arange(len(edges)), torch.tensor(bins)))
-        self.register_buffer("low", torch.cat([e[:-1] for e in edges]))
-        self.register_buffer("width", torch.cat([e[1:] - e[:-1] for e in edges]))
+        self.register_buffer("least", torch.stack([e[0] for e in edges]))
+        self.register_buffer("most", torch.stack([e[-1] for e in edges]))
+        several = [e if len(e) > 2 else e[:1] for e in edges]
+        bins = torch.tensor([len(e) - 1 for e in several])
+        self.register_buffer("column", torch.repeat_interleave(torch.arange(len(edges)), bins))
+        self.register_buffer("low", torch.cat([e[:-1] for e in several]))
+        self.register_buffer("width", torch.cat([e[1:] - e[:-1] for e in several]))
         if not bool((self.width > 0).all()):
             raise ValueError("QuantileCodes: the edges of each column ascend")
 
     @property
     def n_outputs(self) -> int:
         """Numbers for each row."""
-        return self.n_columns + len(self.column)
+        return self.n_columns + len(self.column) + 1
 
     def forward(self, x: Any) -> Any:
         """x: tensor or Moments, shape (n, columns) -> (n, n_outputs)"""
         codes = ((x[..., self.column] - self.low) / self.width).clamp(0.0, 1.0)
-        return torch.cat([bounded(x), codes], -1)
+        below, above = (self.least - x).relu(), (x - self.most).relu()
+        outside = (below + above).sum(-1, keepdim=True)
+        return torch.cat([bounded(x + below - above), codes, bounded(outside)], -1)
 
     def extra_repr(self) -> str:
         return f"n_columns={self.n_columns}, n_outputs={self.n_outputs}"

@@ -336,16 +336,16 @@ def outside_range(x: Tensor, generator: Generator | None = None, reach: float = 
     Each column is pushed with probability 1/2, by up to `reach` times the width of its range.
 
     Args:
-        x: a table. shape: (n, columns)
+        x: a table, or several. shape: (*tables, n, columns)
         generator: source of randomness.
         reach: how far.
     """
-    low, high = x.amin(0), x.amax(0)
+    low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
     width = torch.where(high > low, high - low, 1.0)
     distance = (0.05 + 0.95 * draw_uniform(x, *x.shape, generator=generator)) * reach * width
     up = draw_uniform(x, *x.shape, generator=generator) < 0.5
     score = draw_uniform(x, *x.shape, generator=generator)
-    chosen = (score < 0.5) | (score == score.amin(1, keepdim=True))
+    chosen = (score < 0.5) | (score == score.amin(-1, keepdim=True))
     return torch.where(chosen, torch.where(up, high + distance, low - distance), x)
 
 
@@ -440,8 +440,16 @@ around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes
 
 
 def beyond(x: Tensor, generator: Generator | None = None) -> Tensor:
-    """`around_and_beyond` without the rows that are so near by that they may be data. x: shape (*tables, n, columns)"""
-    return around_and_beyond(x, generator, sizes=(0.7, 2.0))
+    """`around_and_beyond`, with rows far outside in place of those that may be data: rows that are nearer to the data
+    than nine out of ten of its own are to each other. x: shape (*tables, n, columns)
+    """
+    copies, std = around_and_beyond(x, generator, sizes=(0.7, 2.0)), x.std(-2, correction=0, keepdim=True)
+    scale = torch.where(std > 0, std, 1.0)
+    own, other = x / scale, copies / scale
+    apart = torch.cdist(own, own) + torch.diag_embed(x.new_full(x.shape[:-1], math.inf))
+    usual = apart.amin(-1, keepdim=True).quantile(0.9, -2, keepdim=True)
+    near = torch.cdist(other, own).amin(-1, keepdim=True) <= usual
+    return torch.where(near, outside_range(x, generator), copies)
 
 
 beyond.many_tables = True  # type: ignore[attr-defined]

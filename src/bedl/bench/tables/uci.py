@@ -61,7 +61,7 @@ class UCI(Table):
 
 def most_together(method: str, dataset: str) -> int:
     """How many splits are one run: networks gain by it, and of small sets most."""
-    if method in ("auto", "stack", "pbp", "sparse-gp"):
+    if method in ("auto", "distilled", "pbp", "sparse-gp"):
         return 1
     return 20 if dataset not in LARGE else 5
 

@@ -134,11 +134,10 @@ def record_of(
         table: the rows to predict.
         options: how they are read and predicted.
         with_target: whether to compare with the targets; rows without one are predicted and not scored.
-        examples: whether to keep what the most uncertain and the most surprising rows look like, and to score a linear
-            model beside.
+        examples: whether to keep what the most uncertain and the most surprising rows look like.
         progress: called with the rows done since the last call.
     """
-    encoder, parts, lines, unknown = model.encoder, [], [], options.unknown_values()
+    encoder, parts, unknown = model.encoder, [], options.unknown_values()
     sample, telling = Sample(), []  # rows for the analysis of the columns, and those of the examples
     for batch, first_row in _batches(encoder, table, options):
         x = _features(encoder, batch, first_row, options, unknown)
@@ -150,10 +149,8 @@ def record_of(
         if examples:
             sample.add(x, y, first_row)
             telling.append(x[parts[-1].examples.index])
-        line = model.engine.linear_quantities(x, options.coverage, y) if examples and y is not None else None
-        lines += [] if line is None else [_record(model, line, y, options.coverage)]
         progress(len(batch))
-    whole = replace(concatenate(parts, examples=EXAMPLES), linear=score(concatenate(lines)) if lines else {})
+    whole = concatenate(parts, examples=EXAMPLES)
     if examples and encoder.image_shape is None:
         whole = _analysed(model, whole, options.coverage, sample, _rows_of(parts, telling, whole.examples.index))
     unlabelled = int((~whole.labelled).sum()) if with_target else 0
@@ -292,9 +289,6 @@ class Predictor(Protocol):
             y: their targets, marked where not known, if `log_density` and `cdf` are wanted. shape: (n, *targets)
         """
 
-    def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
-        """The same of a linear model that learned from the same rows, where there is one."""
-
 
 class EstimatorPredictor:
     """An estimator, run by PyTorch; intervals and likelihoods are exact for ensembles too.
@@ -330,18 +324,6 @@ class EstimatorPredictor:
         if getattr(self.estimator, "has_held_out_labels", False):
             found["set"] = self.estimator.set_of(prediction, coverage)
         return found
-
-    def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
-        """The same of the linear model that learned from the same rows, if the method has one among its members."""
-        import torch
-
-        rows = self.encoder.possible_rows(x, 1)[0] if np.isnan(x).any() else x
-        prediction: Any = self.estimator.linear_dist(rows)
-        if prediction is None:
-            return None
-        with torch.no_grad():
-            intervals = prediction.interval(coverage) if hasattr(prediction, "interval") else ()
-        return self._found(prediction, intervals, y)
 
     def _found(self, prediction: Any, intervals: Any, y: np.ndarray | None) -> dict[str, np.ndarray]:
         import torch
@@ -380,10 +362,6 @@ class OnnxPredictor:
             for name, values in tasks.get(self.encoder.task).marginal(found).items():
                 outputs[name][rows] = values
         return self.model.with_intervals(outputs, coverage)
-
-    def linear_quantities(self, x: np.ndarray, coverage: float, y: np.ndarray | None = None) -> Quantities | None:
-        """None: a graph says what its mixture says."""
-        return None
 
     def _encoder(self) -> TableEncoder:
         """The encoder that `bedl export` put into the file, or one that takes the named features as they are."""

@@ -106,7 +106,7 @@ def render(
     page = page_of(results.task)
     values: dict[str, Any] = {**score(results), **_checked(scores or {})}
     baseline = tasks.get(results.task).baseline(results)
-    baselines = {"baseline": baseline, "linear model": {k: v for k, v in results.linear.items() if k in baseline}}
+    baselines = {"baseline": baseline}
     about = "".join(
         f"<div><dt>{data(name, 40)}</dt><dd>{data(value, 120)}</dd></div>" for name, value in _facts(results, page)
     )
@@ -190,11 +190,6 @@ def _notes(results: Results, page: Page, baseline: bool) -> str:
     notes += page.notes(results)
     if baseline and page.baseline:
         notes.append(f"Baseline: {page.baseline}.")
-    if results.linear:
-        notes.append(
-            "Linear model: a Bayesian ridge or logistic regression per fold, fitted on the same rows; a member of the "
-            "model."
-        )
     notes.append("The uncertainty components depend on the model, not on the data alone.")
     items = "".join(f"<li>{note}</li>" for note in notes)
     return f'<section class="card notes"><h2>Notes</h2><ul>{items}</ul></section>'

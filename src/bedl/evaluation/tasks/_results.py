@@ -119,7 +119,6 @@ class Results:
         about: what was predicted by what: {"model": …, "data": …}, shown at the top of the page.
         notes: sentences for the section on limits, such as how many rows were left out and why.
         training: how the model was learned: ``chosen``, ``loss`` and ``val_nll`` of each epoch, ``settings``.
-        linear: scores of a linear model that learned from the same rows, for comparison.
         columns, slices: of a table; analyses of its columns, see `bedl.estimators.tabular.predict`.
         maps: images with maps of their predictions, where rows are places of images; see `map_results`.
     """
@@ -132,7 +131,6 @@ class Results:
     about: Mapping[str, str] = dataclasses.field(default_factory=dict)
     notes: Sequence[str] = ()
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    linear: Mapping[str, float] = dataclasses.field(default_factory=dict)
     columns: Sequence[ColumnSummary] = ()
     slices: Sequence[Slice] = ()
     maps: Any = None

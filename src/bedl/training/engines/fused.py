@@ -289,14 +289,13 @@ class Scaling:
 
 
 class Codes:
-    """`bedl.nn.QuantileCodes` of known inputs. column, low, width: shape (bins,)"""
+    """`bedl.nn.QuantileCodes` of known inputs, the same for all replicas."""
 
-    def __init__(self, column: Tensor, low: Tensor, width: Tensor):
-        self.column, self.low, self.width = column, low, width
+    def __init__(self, module: QuantileCodes):
+        self.module = module
 
     def forward(self, x: Pair) -> Pair:
-        codes = ((x.loc[..., self.column] - self.low) / self.width).clamp_(0.0, 1.0)
-        return Pair(torch.cat([soft_clip(x.loc), codes], -1), None)
+        return Pair(self.module(x.loc), None)
 
     def backward(self, by: Pair, inputs: bool) -> Pair | None:
         assert not inputs, "codes stand in front of everything that learns"
@@ -489,7 +488,7 @@ class DirichletLoss(KernelLoss):
     knows: ClassVar[set[type]] = {MarginalLikelihood, Known, Unknown}
 
     def takes(self, y: Tensor) -> bool:
-        return y.dtype is torch.int64
+        return y.dtype in (torch.int64, torch.float32)
 
     def of_replicas(self, n_train: Tensor) -> list[Tensor]:
         return [self.strength(Known, n_train), self.excess(n_train), self.strength(Unknown, n_train)]
@@ -498,8 +497,9 @@ class DirichletLoss(KernelLoss):
         self, loc: Tensor, variance: Tensor, y: Tensor, weight: Tensor | None, by: tuple[Tensor, Tensor]
     ) -> Tensor:
         mixture = nodes.NUMBERS[self.head.components]
+        shares = y if y.is_floating_point() else nn.functional.one_hot(y, self.head.n_classes).float()
         return _kernels.training.dirichlet_loss(
-            loc, variance, y, weight, self.numbers, self.head.nodes, mixture, CURVES, *by
+            loc, variance, shares, weight, self.numbers, self.head.nodes, mixture, CURVES, *by
         )
 
 
@@ -700,10 +700,8 @@ def _layer(module: Any, prefix: str, rows: FlatParameters, fixed: Buffer) -> Lay
     if kind is Standardize and module.loc.dim() == 1:
         loc, scale = (fixed(prefix + name) for name in ("loc", "scale"))
         return Scaling(*(part if part.dim() == 1 else part.unsqueeze(1) for part in (loc, scale)))
-    if kind is QuantileCodes:
-        buffers = [fixed(prefix + name) for name in ("column", "low", "width")]
-        if buffers[1].dim() == 1:  # the same for all replicas
-            return Codes(*buffers)
+    if kind is QuantileCodes and all(fixed(prefix + name).dim() == 1 for name, _ in module.named_buffers()):
+        return Codes(module)
     if kind is SkipLinear and type(module.columns) is PeriodicEmbedding:
         _all_learn(module, prefix, rows)
         columns = Embedding(rows, prefix + "columns.", module.columns.size)
