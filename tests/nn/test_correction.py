@@ -53,6 +53,24 @@ def test_outputs_may_keep_how_much_they_vary(name):
         torch.testing.assert_close(other.state_dict(), weights, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_points_behind_dead_units_do_not_count(keep):
+    """For half of the points all units are dead: one pass has variances of 1e-8 there and less, the draws have none."""
+    net, x, new = make("mlp"), images(100), images(100, seed=1)
+    net.insert(0, nn.Conv2d(1, 1, 1))
+    with torch.no_grad():
+        net[0].weight.fill_(1.0), net[0].bias.zero_()
+        net[2].weight_mean.abs_(), net[2].weight_logvar.fill_(-6.0)
+    x[::2], new[::2] = -x[::2], -new[::2]
+    before = net(x).variance.detach()
+    assert float(before[::2].mean() / before[1::2].mean()) < 1e-6
+    after = correct_variances(net, x, draws=30, keep=keep)(x).variance.detach()
+    if keep:
+        assert float((after / before)[1::2].log().mean().exp()) == pytest.approx(1, abs=0.01)
+    ratio = net(new[1::2]).variance.detach().sqrt() / drawn(net, new[1::2], 300).std(0)
+    assert float(ratio.log().mean().exp()) == pytest.approx(1, abs=0.05)
+
+
 def test_what_is_kept_are_outputs_that_are_named():
     class Two(nn.Module):
         def __init__(self):

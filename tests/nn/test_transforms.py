@@ -81,9 +81,10 @@ def test_the_whole_graph_can_be_captured():
 
 @pytest.mark.parametrize("operation", [
     lambda h, x: h - x, lambda h, x: h / (1 + x * x), lambda h, x: x - h, lambda h, x: x / h.exp(), lambda h, x: h - 1,
+    lambda h, x: h.chunk(2, -1)[1].unflatten(-1, (1, 2)), lambda h, x: h.norm(dim=-1), lambda h, x: h.split(2, -1)[0],
 ])  # fmt: skip
-def test_operators_with_a_tensor_on_the_right_stay_in_the_graph(operation):
-    """Tensors have `__rsub__` and `__rdiv__` written in Python, which compilers look up in another way."""
+def test_methods_that_are_written_in_python_stay_in_the_graph(operation):
+    """Compilers look them up in another way: `__rsub__` and `__rdiv__`, `unflatten`, `norm` and `split`."""
     torch._dynamo.reset()
     h, x = Moments(torch.randn(3, 4), 0.3), torch.randn(3, 4)
     assert_same(torch.compile(operation, fullgraph=True, backend="eager")(h, x), operation(h, x))

@@ -200,3 +200,24 @@ def test_replicas_are_corrected_each_on_its_own_inputs():
     assert not torch.equal(factors(methods[0].net)[0], factors(methods[1].net)[0])
     bedl.training.fit_replicas(methods, sets, epochs=1, batch_size=16, device="cpu")
     assert not any(is_corrected(method.net) for method in methods)  # taken back, and few steps
+
+
+class OneLayer(nn.Module):
+    """Two functions of one layer's outputs are added as if independent, with no layer behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = GaussianLinear(36, 2)
+
+    def forward(self, x):
+        h = self.layer(x.flatten(1))
+        return torch.stack([h, torch.nn.functional.softplus(4 + h), 2 * h], -1).sum(-1)
+
+
+def test_what_the_correction_does_not_reach_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(loop, "MIN_STEPS", 4)
+    torch.manual_seed(0)
+    method = bedl.BEDL(OneLayer(), bedl.Dirichlet(2), regularizer=None)
+    fit(method, data(), epochs=1, batch_size=16, fabric={"accelerator": "cpu"})
+    assert "are 0.6" in caplog.text
+    assert "does not change that" in caplog.text

@@ -348,8 +348,9 @@ def lower(graph: torch.fx.Graph) -> bool:
             order = [i for i in range(count) if i != source % count]
             order.insert(to % count, source % count)
             new = put(node, aten.permute.default, x, order)
-        elif node.target is aten.to.dtype:
-            new = put(node, aten._to_copy.default, node.args[0], dtype=node.args[1])
+        elif node.target in (aten.to.dtype, aten.to.device, aten.to.other):  # all is on one device
+            x, dtype = node.args[0], node.meta["val"].dtype
+            new = x if x.meta["val"].dtype == dtype else put(node, aten._to_copy.default, x, dtype=dtype)
         elif node.target in (aten.__and__.Tensor, aten.__or__.Tensor):
             new = put(node, getattr(aten, f"bitwise_{node.target._opname.strip('_')}").Tensor, *node.args)
         elif node.target is aten.conv_transpose2d.input:

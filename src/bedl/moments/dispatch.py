@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,16 +19,14 @@ from bedl._utils.errors import UnsupportedOperationError, function_name
 
 Rule = Callable[..., Any]
 
-_RULES: dict[Callable, Rule] = {}  # filled by bedl.moments.rules and register_rule
+_RULES: dict[Callable | str, Rule] = {}  # filled by bedl.moments.rules and register_rule
 _OWN: set[Callable] = set()  # functions with a rule of the user's
-# What `moments - tensor` becomes in compiled code, which does not find methods written in Python in a table.
-_REVERSED: dict[str, Callable] = {"__rsub__": torch.sub, "__rdiv__": torch.div}
 
 
 class _Scope(threading.local):
     """Per thread: what `use_rules` lays over the table, and what `bedl.check` listens with."""
 
-    overlay: Mapping[Callable, Rule] = {}
+    overlay: Mapping[Callable | str, Rule] = {}
     listener: Callable | None = None
 
 
@@ -35,14 +34,23 @@ _scope = _Scope()
 
 
 def find_rule(func: Callable) -> Rule | None:
-    if torch.compiler.is_compiling() and getattr(func, "__name__", "") in _REVERSED:
-        forward = find_rule(_REVERSED[func.__name__])
-        return None if forward is None else lambda input, other: forward(other, input)
+    name = getattr(func, "__name__", "")
+    key = name if torch.compiler.is_compiling() and name in _RULES else func
     overlay = _scope.overlay
-    if func in overlay:
-        return overlay[func]
-    rule = _RULES.get(func)
+    if key in overlay:
+        return overlay[key]
+    rule = _RULES.get(key)
     return find_rule(_key(func)) if rule is None and is_custom(func) else rule
+
+
+def keys_of(func: Callable) -> list[Callable | str]:
+    """What the rule of a function is kept under.
+
+    Compiled code does not find methods of tensors that are written in Python in a table, but finds their names.
+    """
+    name = getattr(func, "__name__", "")
+    in_python = isinstance(func, types.FunctionType) and getattr(torch.Tensor, name, None) is func
+    return [_key(func), name] if in_python else [_key(func)]
 
 
 def is_custom(func: Any) -> bool:
@@ -133,9 +141,8 @@ def register_rule(func: Callable, rule: Rule | None = None) -> Any:
         return lambda rule: register_rule(func, rule) or rule
     if not callable(func) or not callable(rule):
         raise TypeError("register_rule(func, rule): both must be callables")
-    func = _key(func)
-    _RULES[func] = _checked(func, rule)
-    _OWN.add(func)
+    _RULES.update(dict.fromkeys(keys_of(func), _checked(func, rule)))
+    _OWN.add(_key(func))
     return None
 
 
@@ -163,7 +170,7 @@ def use_rules(rules: Mapping[Callable, Rule]) -> Iterator[None]:
         ...     y = F.tanhshrink(bedl.Moments(torch.zeros(1), 1.0))
     """
     before = _scope.overlay
-    _scope.overlay = {**before, **{_key(func): _checked(func, rule) for func, rule in rules.items()}}
+    _scope.overlay = {**before, **{k: _checked(func, rule) for func, rule in rules.items() for k in keys_of(func)}}
     try:
         yield
     finally:

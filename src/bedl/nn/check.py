@@ -398,7 +398,7 @@ class Report:
             lines.append(
                 f"standard deviations come out {self.ratios[-1][1]:.2g} × as large as those of drawn weights, on this "
                 f"example and by a handful of draws (variances: {when}); most of it arises in {self._where()}. "
-                "bedl.nn.correct_variances takes it off"
+                "bedl.nn.correct_variances corrects it in the linear and convolutional layers behind the first"
             )
         if self.parting:
             lines.append(

@@ -32,6 +32,7 @@ _REFINEMENTS = 10  # few, because stopping early is what keeps the factors close
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _COMMON = 0.01  # of the variance, at the start
 _ROOT = 1 / 8  # of variances, whose means are to agree: the fourth root of standard deviations
+_NEGLIGIBLE = 1e-4  # of the mean variance: behind dead units one pass has some, draws have none, and roots would tell
 _PLACES = 4096  # positions of a convolution's outputs that are looked at
 
 
@@ -47,11 +48,11 @@ def fitted_factor(own: Tensor, independent: Tensor, true_own: Tensor, between: T
         true_own, between: Σ s² E[x²] and Var(μ·x), of the draws. shape: (outputs, m)
 
     Returns:
-        shape: (outputs,); 1 where no input varies.
+        shape: (outputs,); 1 where no input varies. Points where an output hardly varies do not count.
     """
     total = true_own + between
     tiny = torch.finfo(total.dtype).tiny
-    known = (total > tiny) & (own + independent > tiny)
+    known = (total > _NEGLIGIBLE * total.mean(1, keepdim=True) + tiny) & (own + independent > tiny)
     missing = (between / total.clamp_min(tiny)).square() * (_ROOT * (1 - _ROOT) / (draws - 1))
     target = (total.pow(_ROOT) * (1 + missing) * known).sum(1).clamp_min(tiny)
     factor = (between.sum(1) + tiny) / (independent.sum(1) + tiny)
@@ -189,7 +190,7 @@ def scale_weights(net: nn.Module, x: Any, learned: Any, output: Output = None) -
     if not isinstance(learned, Moments):
         raise BEDLError(f"correct_variances: keep=True needs outputs with variances, not {type(learned).__name__}")
     tiny = torch.finfo(learned.variance.dtype).tiny
-    known = learned.variance > 1e-6 * learned.variance.mean()  # behind dead units alone, logarithms would decide it all
+    known = learned.variance > _NEGLIGIBLE * learned.variance.mean()
     if not known.any():
         return
     layers, target = gaussian_layers(net), learned.variance[known].log().mean()
@@ -544,7 +545,7 @@ def _fit_outputs(
     if not isinstance(y, Moments):
         return
     tiny = torch.finfo(drawn.dtype).tiny
-    known = (drawn > tiny) & (y.variance > tiny)
+    known = (drawn > _NEGLIGIBLE * drawn.mean() + tiny) & (y.variance > tiny)
     if not known.any():
         return
 

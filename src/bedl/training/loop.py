@@ -239,6 +239,7 @@ logger = logging.getLogger("bedl")
 INPUTS, DRAWS = 300, 10  # covariances differ from input to input more than few draws are noisy
 TRIED_INPUTS, TRIED_DRAWS = 40, 20  # by which a ratio of standard deviations is known to some 3 percent
 NEAR = (0.9, 1.1)  # ratios that are let be
+STILL_NEAR = (0.8, 1.25)  # behind a correction, on inputs that it was fitted to
 MIN_STEPS = 100  # after which a network is hardly trained
 MAX_INPUT_NUMEL = 2**28 / 64  # values of inputs: layers have so many times as many, and those of all inputs are held
 MAX_WEIGHT_DRAWS = 3e9  # weights: each input draws its own, and a core some 1e8 of them in a second
@@ -289,6 +290,14 @@ def correct_after_fit(method: Method, points: Points, choice: Correct, steps: in
                 )
                 return
         correct_variances(net, inputs(count), draws=DRAWS, keep=True, output=output)
+        ratio = std_ratio(net, inputs(min(count, TRIED_INPUTS)), draws=TRIED_DRAWS, output=output)
+        if ratio < STILL_NEAR[0] or ratio > STILL_NEAR[1]:
+            logger.warning(
+                "standard deviations of this network are %.2f times those of drawn weights, and the correction of its "
+                "linear and convolutional layers does not change that; bedl.check(method.net, inputs) says where it "
+                "arises, and bedl.sampled(method) draws the weights",
+                ratio,
+            )
     except (BEDLError, NotImplementedError, RuntimeError, TypeError) as error:
         if choice is True:
             raise

@@ -84,12 +84,13 @@ def _normalised(m: Tensor, v: Tensor, eps: float, centred: bool = True) -> tuple
     s2 = (m.square() + (1 - shift / count) * v).mean(-1, keepdim=True) + eps
     y = m * s2.rsqrt()
     u = v / s2
-    own = (shift + y * y) / count  # a_ii
+    yu = y * u
+    own = (y * y + shift) / count  # a_ii
     # Σ_j a_ij² u_j, and within it the term j = i, which is replaced by (1 − a_ii)² u_i
-    s_0, s_1, s_2 = (t.sum(-1, keepdim=True) for t in (shift * u, shift * y * u, y * y * u))
-    others = (s_0 + 2 * y * s_1 + y * y * s_2) / count**2 - own.square() * u
+    s_0, s_1, s_2 = (t.sum(-1, keepdim=True) / count**2 for t in (shift * u, shift * yu, y * yu))
+    others = torch.addcmul(torch.addcmul(s_0, y, torch.addcmul(2 * s_1, y, s_2)), own * own, u, value=-1)
     # `others` is a sum of squares over j ≠ i; what rounding leaves below 0 is 0.
-    return y, (1 - own).square() * u + others.clamp_min(0)
+    return y, torch.addcmul(others.clamp_min(0), (1 - own).square(), u)
 
 
 def _scaled(y: Tensor, u: Tensor, weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bedl.moments import Moments, numerics
 from bedl.moments.dispatch import refusal
-from bedl.moments.numerics import normal_cdf, standardize, std
+from bedl.moments.numerics import std
 from bedl.moments.rules._base import approximate
 from bedl.moments.rules.activations import maximum
 
@@ -85,6 +85,8 @@ def _adaptive_lengths(length: int, outputs: int) -> list[int]:
 
 # -- maxima ----------------------------------------------------------------------------------------
 _REACH = 4.5  # standard deviations at which a distribution function counts as 0 or 1
+_ROWS = 4096  # that are worked on at once: what 24 nodes take for them stays in a core's cache, and is 3 times as fast
+_SMALLEST_STD = 1e-18  # the square of its inverse is finite in float32
 
 
 def _legendre() -> tuple[tuple, tuple, list]:
@@ -107,8 +109,16 @@ def maximum_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     24 Gauss–Legendre nodes on a logarithmic scale from `low`, because at a distance d only entries with σ ≥ d/2κ still
     change. Error relative to the standard deviation: 1e-4 where the σ differ by less than tenfold, 2e-3 where by 1000.
     """
-    shape = m.shape[:-1]
-    m, sigma = m.reshape(-1, m.shape[-1]), std(v).reshape(-1, m.shape[-1])  # sizes left open are worked out once
+    rows = m.reshape(-1, m.shape[-1]), v.reshape(-1, m.shape[-1])
+    blocks = [rows] if torch.compiler.is_compiling() else zip(*(t.split(_ROWS) for t in rows), strict=True)
+    moments = zip(*(_maximum_of_rows(*block) for block in blocks), strict=True)
+    mean, variance = (torch.cat(t).reshape(m.shape[:-1]) for t in moments)
+    return mean, variance
+
+
+def _maximum_of_rows(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """shapes: (rows, K), (rows, K) -> (rows,), (rows,)"""
+    sigma = std(v)
     with torch.no_grad():
         low, first = (m - _REACH * sigma).max(-1, keepdim=True)
         width = (m + _REACH * sigma).amax(-1, keepdim=True) - low
@@ -120,11 +130,12 @@ def maximum_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         t = low + unit * grown  # (rows, nodes)
         dt = unit * scale * (grown + 1)
     below = torch.ones_like(t)
-    for m_i, sigma_i in zip(m.unbind(-1), sigma.unbind(-1), strict=True):
-        below = below * normal_cdf(standardize(t - m_i.unsqueeze(-1), sigma_i.unsqueeze(-1)))
+    slopes = numerics.SQRT_HALF / sigma.clamp_min(_SMALLEST_STD)
+    for m_i, slope in zip(m.split(1, -1), slopes.split(1, -1), strict=True):
+        below = below * (0.5 * torch.erfc((m_i - t) * slope))
     above = (1 - below) * dt
     inner = ((below * dt) @ integrals.T).clamp_min(0)  # an interpolant of F ≥ 0 may undershoot between nodes
-    return (low.squeeze(-1) + above @ w).reshape(shape), (2 * ((above * inner) @ w)).reshape(shape)
+    return low.squeeze(-1) + above @ w, 2 * ((above * inner) @ w)
 
 
 MAX = "one-dimensional quadrature, error ≤ 2e-3 of the standard deviation"

@@ -42,11 +42,11 @@ def _log_normal(plain: Callable[..., Tensor], origin: float = 0.0) -> Callable[[
             known = v == 0  # each branch sees the other's entries replaced by harmless ones
             m = torch.where(known, 1.0, input.loc.to(v.dtype))
             height = m - origin
-            below, _ = relu_moments(-height, v)
-            _, spread = relu_moments(height, v)
-            above = torch.where(known, 1.0, height.clamp_min(0) + below)  # E max(height, 0)
+            above, spread = relu_moments(height, v, alone=True)  # of max(height, 0), where height is not below 0
+            above = torch.where(known, 1.0, above)
             s2 = torch.log1p(spread / above / above)
-            mean, variance = moments_of(m + below if origin else above, s2, *args)
+            less_one = m + relu_moments(-height, v)[0] if origin else above
+            mean, variance = moments_of(less_one, s2, *args)
             undefined = height < 0
             mean, variance = (t.masked_fill(undefined, math.nan) for t in (mean, variance))
             plain_mean = plain(torch.where(known, input.loc.to(v.dtype), 1.0), *args)

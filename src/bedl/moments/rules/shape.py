@@ -6,6 +6,7 @@ follows treats the two as independent.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -177,12 +178,11 @@ def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch
 
 
 def diff(input: Moments, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Moments:
-    """Differences of neighbours. Those that share an entry vary together, so that only the first are exact."""
-    if n != 1 or prepend is not None or append is not None:
-        raise refusal(torch.diff, "n=1, without prepend or append, is all that is defined")
-    length = input.shape[dim] - 1
-    a, b = (input.variance.narrow(dim, start, length) for start in (0, 1))
-    return Moments(torch.diff(input.loc, dim=dim), a + b)
+    """The n-th differences Σ_k ± C(n, k) x_k: each exact; that those which share an entry vary together is not kept."""
+    x = joins(torch.cat)([part for part in (prepend, input, append) if part is not None], dim)
+    n = min(n, x.shape[dim])
+    parts = [math.comb(n, k) ** 2 * x.variance.narrow(dim, k, x.shape[dim] - n) for k in range(n + 1)]
+    return Moments(torch.diff(x.loc, n, dim), functools.reduce(torch.add, parts))
 
 
 def interpolate(input: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest",

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from bedl.moments import Moments
-from bedl.moments.dispatch import _RULES, dispatch, refusal
+from bedl.moments.dispatch import _RULES, dispatch, keys_of, refusal
 from bedl.moments.rules import (
     activations,
     arithmetic,
@@ -205,6 +205,8 @@ def _install() -> None:
                 # torch.compile cannot see into the method, which calls super().
                 mover = make(torch.unflatten if func is torch.Tensor.unflatten else func)
                 _RULES[func] = _in_place(mover, func) if inplace else mover
+    for key, rule in list(_RULES.items()):
+        _RULES.update(dict.fromkeys([] if isinstance(key, str) else keys_of(key), rule))
 
 
 def dispatch_custom_functions() -> None:
