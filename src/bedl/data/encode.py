@@ -479,7 +479,7 @@ def read_roles(table: Table, encoder: TableEncoder, roles: Roles) -> dict[str, n
     weight = result.get("weight", np.ones(1))
     if (weight < 0).any() or not weight.any():
         raise DataError(
-            f"column {listed([str(roles.weight)])} cannot hold weights. Name a column of numbers of at least 0, not all 0"
+            f"column {listed([str(roles.weight)])} cannot hold weights: name a column of numbers from 0 on, not all 0"
         )
     if "groups" in result and len(numbered) < 2:
         raise DataError(f"column {listed([str(roles.group)])} holds one group only. Leave out {option('group')}")

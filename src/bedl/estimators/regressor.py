@@ -17,7 +17,7 @@ from bedl.estimators._sklearn import (
     validate_data,
 )
 from bedl.estimators.base import PARTS, BEDLEstimator, device_of, parameters_of
-from bedl.estimators.calibration import checked_scores, held_out_scores
+from bedl.estimators.calibration import checked_scores, held_out_scores, thinned
 from bedl.estimators.explanation import MAX_ROWS, candidates, most_telling, rest_of
 from bedl.estimators.inputs import Related, check_targets, column_moments
 from bedl.estimators.likelihood import LIKELIHOODS, Link, likeliest_link
