@@ -316,15 +316,18 @@ class BEDLRegressor(RegressorMixin, BEDLEstimator):
     def _calibrate_by(self, committee: Any, points: Points) -> None:
         from bedl.estimators.distill import scale_mixture
 
-        z, noise = [], []
+        z, means, noise = [], [], []
         with cached_weights(self.method_):
             for x, y, _ in points.fetch(np.array_split(np.arange(points.n), -(-points.n // 500))):
                 said: Any = self.method_.predict(x.to(device_of(self.method_)))
                 z.append(((y - said.mean.cpu()) / said.variance.cpu().sqrt()).double().numpy())
-                noise.append(said.data.amax(0))
+                means.append(said.mean)
+                noise.append(said.data)
         scores = np.concatenate(z)
         scales, shares = scale_mixture(scores)
-        self.method_.most_noise.copy_(torch.stack(noise).amax(0))
+        for name, limit in zip(("least_mean", "most_mean"), torch.cat(means).aminmax(dim=0), strict=True):
+            getattr(self.method_, name).copy_(limit)
+        self.method_.most_noise.copy_(torch.cat(noise).amax(0))
         self.method_.scales.copy_(torch.as_tensor(scales))
         self.method_.log_weights.copy_(torch.as_tensor(np.log(shares)))
         weight = committee.row_weights

@@ -37,11 +37,13 @@ WIDTH, WIDER, MANY_ROWS = 128, 256, 10_000  # of hidden layers, and of those for
 
 
 class Distilled(BEDL):
-    """A BEDL network whose predictive distribution of targets is a mixture of scales, the same for all points.
+    """A BEDL network that falls back on the prior outside the range of the data, by a share 1 − exp(−outside).
+
+    Of classes the logarithms of alpha fall to 0, those of Dir(1); of targets the variance of lambda rises to the
+    prior's. Means and noise of targets keep within what they are near the data (`least_mean`, `most_mean`,
+    `most_noise`): elsewhere nothing says what they are. The predictive distribution of targets is a mixture of scales:
 
         p(y | x) = Σ_k w_k N(y; m(x), s_k · v(x))
-
-    Noise is at most as large as anywhere near the data (`most_noise`): elsewhere nothing says how large it is.
 
     Args:
         net, head, regularizer: as for `BEDL`.
@@ -50,6 +52,8 @@ class Distilled(BEDL):
 
     log_weights: Tensor
     scales: Tensor
+    least_mean: Tensor
+    most_mean: Tensor
     most_noise: Tensor
 
     def __init__(self, net: nn.Module, head: Any, regularizer: Any, scaled: bool):
@@ -58,14 +62,29 @@ class Distilled(BEDL):
         if scaled:
             self.register_buffer("scales", torch.ones(len(SCALES)))
             self.register_buffer("log_weights", torch.full((len(SCALES),), -math.log(len(SCALES))))
-            self.register_buffer("most_noise", torch.full((head.n_targets,), math.inf))
+            for name, limit in (("least_mean", -math.inf), ("most_mean", math.inf), ("most_noise", math.inf)):
+                self.register_buffer(name, torch.full((head.n_targets,), limit))
 
     def forward(self, x: Any) -> Predictive:
-        prediction: Any = super().forward(x)
+        outputs, known = self.outputs(x), torch.exp(-self.outside(x)).unsqueeze(-1)
         if not self.scaled:
-            return prediction
-        quiet = dataclasses.replace(prediction, data=torch.minimum(prediction.data, self.most_noise))
-        return quiet.scaled(self.scales, self.log_weights)
+            return self.head(outputs * known)
+        p: Any = self.head(outputs)
+        limited = dataclasses.replace(
+            p,
+            mean=torch.minimum(torch.maximum(p.mean, self.least_mean), self.most_mean),
+            data=torch.minimum(p.data, self.most_noise),
+            distributional=p.distributional * known + (1 - known) / self.head.prior_precision,
+        )
+        return limited.scaled(self.scales, self.log_weights)
+
+    def outside(self, x: Any) -> Tensor:
+        """How far rows lie outside the range of the data, see `QuantileCodes.outside`. shape: (n,)"""
+        net: Any = self.net
+        *front, codes, _ = net
+        for module in front:
+            x = module(x)
+        return codes.outside(x)
 
     def place(self, x: Tensor) -> Tensor:
         """Where rows are, in units of what is predicted: the last hidden layer's values times their weights' size.
@@ -125,10 +144,8 @@ def distilled(
         edges = [torch.arange(count + 1.0) for count in bins or [1] * problem.input_shape[0]]
     codes = QuantileCodes(edges)
     body = hidden_layers(problem, codes.n_outputs, head.n_outputs, default=tuple(layers))
-    gaussian: Any = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)]
-    last = gaussian[-1]
+    last: Any = [layer for layer in body.modules() if isinstance(layer, GaussianLayer)][-1]
     with torch.no_grad():
-        gaussian[0].weight_mean[:, -1] = 0.0  # nothing but rows off the data says what it means to be there
         last.weight_mean.mul_(0.5)
         start = torch.full((problem.n_targets, head.n_outputs // problem.n_targets), math.log(5.0))
         if problem.task in FIRST_BIAS:

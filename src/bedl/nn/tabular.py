@@ -78,15 +78,13 @@ class PeriodicEmbedding(nn.Module):
 
 
 class QuantileCodes(nn.Module):
-    """Each standardised column z, piecewise-linear codes of its bins, and how far outside of them a row is.
+    """Each standardised column z, and piecewise-linear codes of its bins.
 
         column:                  z clamped to [first edge, last edge], bounded smoothly
         code of the bin [a, b]:  clamp((z − a) / (b − a), 0, 1)
-        outside:                 the sum over columns of the distance to [first edge, last edge], bounded smoothly
 
     With codes a network bends at quantiles of the data. Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for
-    Numerical Features in Tabular Deep Learning", NeurIPS 2022. The last number is 0 on the data and tells all rows
-    outside their range from them.
+    Numerical Features in Tabular Deep Learning", NeurIPS 2022.
 
     Args:
         edges: of each column's bins, ascending, at least one; a column of a single bin has no codes.
@@ -94,7 +92,9 @@ class QuantileCodes(nn.Module):
     Example:
         >>> codes = QuantileCodes([torch.tensor([0.0, 1.0, 3.0]), torch.tensor([0.0, 1.0])])
         >>> codes(torch.tensor([[2.0, 0.0]])).round(decimals=2)
-        tensor([[1.6600, 0.0000, 1.0000, 0.5000, 0.0000]])
+        tensor([[1.6600, 0.0000, 1.0000, 0.5000]])
+        >>> codes.outside(torch.tensor([[2.0, 0.0], [3.0, 1.5]]))
+        tensor([0.0000, 0.5000])
     """
 
     column: Tensor
@@ -119,14 +119,20 @@ class QuantileCodes(nn.Module):
     @property
     def n_outputs(self) -> int:
         """Numbers for each row."""
-        return self.n_columns + len(self.column) + 1
+        return self.n_columns + len(self.column)
 
     def forward(self, x: Any) -> Any:
         """x: tensor or Moments, shape (n, columns) -> (n, n_outputs)"""
         codes = ((x[..., self.column] - self.low) / self.width).clamp(0.0, 1.0)
         below, above = (self.least - x).relu(), (x - self.most).relu()
-        outside = (below + above).sum(-1, keepdim=True)
-        return torch.cat([bounded(x + below - above), codes, bounded(outside)], -1)
+        return torch.cat([bounded(x + below - above), codes], -1)
+
+    def outside(self, x: Any) -> Tensor:
+        """How far a row lies outside the edges, in widths of the columns' ranges, summed over columns. shape: (n,)"""
+        z = x.loc if isinstance(x, Moments) else x
+        beyond = (self.least - z).relu() + (z - self.most).relu()
+        width = self.most - self.least
+        return (beyond / torch.where(width > 0, width, torch.ones_like(width))).sum(-1)
 
     def extra_repr(self) -> str:
         return f"n_columns={self.n_columns}, n_outputs={self.n_outputs}"

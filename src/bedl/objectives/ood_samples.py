@@ -440,16 +440,23 @@ around_and_beyond.many_tables = True  # type: ignore[attr-defined]  # see `takes
 
 
 def beyond(x: Tensor, generator: Generator | None = None) -> Tensor:
-    """`around_and_beyond`, with rows far outside in place of those that may be data: rows that are nearer to the data
-    than nine out of ten of its own are to each other. x: shape (*tables, n, columns)
+    """`around_and_beyond` within the range of the columns, with others in place of copies that may be data: copies that
+    are nearer to the data than nine out of ten of its rows are to each other. x: shape (*tables, n, columns)
     """
-    copies, std = around_and_beyond(x, generator, sizes=(0.7, 2.0)), x.std(-2, correction=0, keepdim=True)
+    copies = around_and_beyond(x, generator, sizes=(0.7, 2.0))
+    copies = copies.clamp(x.amin(-2, keepdim=True), x.amax(-2, keepdim=True))
+    std = x.std(-2, correction=0, keepdim=True)
     scale = torch.where(std > 0, std, 1.0)
     own, other = x / scale, copies / scale
     apart = torch.cdist(own, own) + torch.diag_embed(x.new_full(x.shape[:-1], math.inf))
     usual = apart.amin(-1, keepdim=True).quantile(0.9, -2, keepdim=True)
-    near = torch.cdist(other, own).amin(-1, keepdim=True) <= usual
-    return torch.where(near, outside_range(x, generator), copies)
+    near = (torch.cdist(other, own).amin(-1, keepdim=True) <= usual).to(x.dtype)
+    order = (near + draw_uniform(x, *near.shape, generator=generator)).argsort(
+        -2
+    )  # at random, those that are far first
+    count = (1 - near).sum(-2, keepdim=True).clamp_min(1)
+    rank = torch.arange(x.shape[-2], device=x.device).view(-1, 1) % count
+    return copies.gather(-2, order.gather(-2, rank.long()).expand_as(copies))
 
 
 beyond.many_tables = True  # type: ignore[attr-defined]
