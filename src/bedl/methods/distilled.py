@@ -66,15 +66,17 @@ class Distilled(BEDL):
                 self.register_buffer(name, torch.full((head.n_targets,), limit))
 
     def forward(self, x: Any) -> Predictive:
-        outputs, known = self.outputs(x), torch.exp(-self.outside(x)).unsqueeze(-1)
+        outputs: Any = self.outputs(x)
+        known = torch.exp(-self.outside(x)).unsqueeze(-1)
         if not self.scaled:
             return self.head(outputs * known)
-        p: Any = self.head(outputs)
+        head: Any = self.head
+        p: Any = head(outputs)
         limited = dataclasses.replace(
             p,
             mean=torch.minimum(torch.maximum(p.mean, self.least_mean), self.most_mean),
             data=torch.minimum(p.data, self.most_noise),
-            distributional=p.distributional * known + (1 - known) / self.head.prior_precision,
+            distributional=p.distributional * known + (1 - known) / head.prior_precision,
         )
         return limited.scaled(self.scales, self.log_weights)
 
@@ -122,7 +124,7 @@ def widths(n: int) -> tuple[int, int]:
 def distilled(
     problem: Problem,
     known: float = 0.2,
-    unknown: float = 0.05,
+    unknown: float = 0.02,
     weight_prior: float = 0.003,
     layers: Sequence[int] = (WIDTH, WIDTH),
     bins: Sequence[int] | None = None,
