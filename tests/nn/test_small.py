@@ -59,7 +59,7 @@ def test_relu_may_come_last() -> None:
 
 
 def test_codes_of_quantiles_and_nested_containers_stand_in_front() -> None:
-    codes = QuantileCodes([torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([])])
+    codes = QuantileCodes([torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([-1.0, 1.0])])
     net = nn.Sequential(Standardize(torch.ones(2), 2 * torch.ones(2)), codes, network(4, 6, 3))
     x = torch.randn(5, 2)
     with torch.no_grad():

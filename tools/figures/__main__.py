@@ -48,7 +48,7 @@ def band_data() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(-4, -1, 150), rng.uniform(1.2, 4, 150)])
     y = np.sin(1.6 * x) + (0.08 + 0.12 * (x > 0)) * rng.normal(size=len(x))
-    model = BEDLRegressor(method="evidence", ensemble=5, random_state=0, device="cpu").fit(x[:, None], y)
+    model = BEDLRegressor(random_state=0, device="cpu").fit(x[:, None], y)
     grid = np.linspace(-6.5, 6.5, 261)
     lower, upper = model.predict_interval(grid[:, None], 0.9)
     parts = model.uncertainty(grid[:, None])
@@ -116,7 +116,7 @@ def _svg(width: float, height: float, theme: Theme, content: str, label: str) ->
 def planes() -> dict[str, str]:
     """Uncertainty of a classifier around two moons, by theme."""
     x, y = moons(400)
-    model = BEDLClassifier(method="evidence", random_state=0, device="cpu").fit(x, y)
+    model = BEDLClassifier(random_state=0, device="cpu").fit(x, y)
     maps = image_of(model, x, y)
     names = ("total uncertainty", "noise (data)", "lack of evidence", "model uncertainty")
     pictures = {}

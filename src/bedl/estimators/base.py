@@ -650,9 +650,9 @@ class BEDLEstimator(Building):
             >>> r = np.random.default_rng(0)
             >>> X = pandas.DataFrame({"size": r.uniform(-1, 1, 300), "age": r.uniform(-1, 1, 300)})
             >>> y = X["size"] + np.exp(2 * X["age"] - 2) * r.normal(size=300)
-            >>> why = BEDLRegressor(random_state=0, device="cpu").fit(X, y).explain(X[:3])
-            >>> why["data_column"].tolist()
-            ['age', 'age', 'age']
+            >>> why = BEDLRegressor(random_state=0, device="cpu").fit(X, y).explain(X)
+            >>> why["data_column"].mode().tolist()  # of most rows
+            ['age']
         """
         check_is_fitted(self, "method_")
         from bedl.estimators.explanation import explained

@@ -196,7 +196,7 @@ class BEDLClassifier(ClassifierMixin, BEDLEstimator):
             >>> X = np.random.default_rng(0).normal(size=(400, 1))
             >>> y = (X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=400) > 0).astype(int)
             >>> model = BEDLClassifier(random_state=0, device="cpu").fit(X, y)
-            >>> model.predict_set([[-2.0], [0.0], [2.0]], coverage=0.95)
+            >>> model.predict_set([[-2.0], [0.0], [2.0]], coverage=0.99)
             array([[ True, False],
                    [ True,  True],
                    [False,  True]])

@@ -39,7 +39,7 @@ WIDTH, WIDER, MANY_ROWS = 128, 256, 10_000  # of hidden layers, and of those for
 class Distilled(BEDL):
     """A BEDL network that falls back on the prior outside the range of the data, by a share 1 − exp(−outside).
 
-    Of classes the logarithms of alpha fall to 0, those of Dir(1); of targets the variance of lambda rises to the
+    Of classes alpha_0 falls to one observation, as in `Unsure`, spread evenly; of targets the variance of lambda rises to the
     prior's. Means and noise of targets keep within what they are near the data (`least_mean`, `most_mean`,
     `most_noise`): elsewhere nothing says what they are. The predictive distribution of targets is a mixture of scales:
 
@@ -69,7 +69,7 @@ class Distilled(BEDL):
         outputs: Any = self.outputs(x)
         known = torch.exp(-self.outside(x)).unsqueeze(-1)
         if not self.scaled:
-            return self.head(outputs * known)
+            return self.head(outputs * known - (1 - known) * math.log(self.head.n_outputs))
         head: Any = self.head
         p: Any = head(outputs)
         limited = dataclasses.replace(

@@ -94,7 +94,7 @@ class QuantileCodes(nn.Module):
         >>> codes(torch.tensor([[2.0, 0.0]])).round(decimals=2)
         tensor([[1.6600, 0.0000, 1.0000, 0.5000]])
         >>> codes.outside(torch.tensor([[2.0, 0.0], [3.0, 1.5]]))
-        tensor([0.0000, 0.5000])
+        tensor([0., 2.])
     """
 
     column: Tensor
@@ -128,10 +128,10 @@ class QuantileCodes(nn.Module):
         return torch.cat([bounded(x + below - above), codes], -1)
 
     def outside(self, x: Any) -> Tensor:
-        """How far a row lies outside the edges, in widths of the columns' ranges, summed over columns. shape: (n,)"""
+        """How far a row lies outside the edges, in quarters of the columns' ranges, summed over columns. shape: (n,)"""
         z = x.loc if isinstance(x, Moments) else x
         beyond = (self.least - z).relu() + (z - self.most).relu()
-        width = self.most - self.least
+        width = (self.most - self.least) / 4
         return (beyond / torch.where(width > 0, width, torch.ones_like(width))).sum(-1)
 
     def extra_repr(self) -> str:

@@ -60,7 +60,7 @@ class Baseline:
             self.temperature = float(committee.temperatures[0])
         else:
             own = fold < held
-            residual = y[own] - committee.outputs(X[own], fold[own])[:, 0]
+            residual = y[own] - committee.outputs(X[own], fold[own])[:, 0, :1]
             weight = None if sample_weight is None else sample_weight[own]
             self.std = float(np.sqrt(np.average(np.square(residual[:, 0]), weights=weight))) or 1e-12
             self.scores = held_out_scores(residual / self.std, related[own].weights())
@@ -76,8 +76,9 @@ class Baseline:
             found = CategoricalPredictive(log_p, zero, zero, zero, torch.zeros_like(log_p))
             found.data = found.entropy  # it tells no parts apart
             return found
-        noise = torch.full_like(said, self.std**2)
-        return NormalPredictive(said, noise, torch.zeros_like(said), torch.zeros_like(said))
+        mean = said[:, :1]  # the rest is what networks say of noise
+        noise, none = torch.full_like(mean, self.std**2), torch.zeros_like(mean)
+        return NormalPredictive(mean, noise, none, none)
 
     def encoded_dist(self, x: np.ndarray, encoder: Any) -> Any:
         """The same, with a possible value in place of an unknown one."""
