@@ -39,8 +39,8 @@ WIDTH, WIDER, MANY_ROWS = 128, 256, 10_000  # of hidden layers, and of those for
 class Distilled(BEDL):
     """A BEDL network that falls back on the prior outside the range of the data, by a share 1 − exp(−outside).
 
-    Of classes alpha_0 falls to one observation, as in `Unsure`, spread evenly; of targets the variance of lambda rises to the
-    prior's. Means and noise of targets keep within what they are near the data (`least_mean`, `most_mean`,
+    Of classes alpha_0 falls to one observation, as in `Unsure`, spread evenly; of targets the variance of lambda rises
+    to the prior's. Means and noise of targets keep within what they are near the data (`least_mean`, `most_mean`,
     `most_noise`): elsewhere nothing says what they are. The predictive distribution of targets is a mixture of scales:
 
         p(y | x) = Σ_k w_k N(y; m(x), s_k · v(x))
