@@ -146,7 +146,7 @@ class NormalPredictive(_RealPredictive):
     def scaled(self, scales: Tensor, log_weights: Tensor) -> NormalMixturePredictive:
         """The mixture of normals about the same mean whose variances are `scales` times as large.
 
-        scales: of mean 1 under the weights. shapes: (M,)
+        scales, log_weights: shapes (M,)
         """
         means = self.mean[..., None].expand(*self.mean.shape, len(scales))
         data, distributional, model = (

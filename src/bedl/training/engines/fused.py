@@ -439,7 +439,7 @@ class KernelLoss:
         return self.strengths.get(kind, torch.zeros_like(n_train) + (0.0 if term is None else term.strength))
 
     def excess(self, n_train: Tensor) -> Tensor:
-        """What `Known` adds to the logarithm of what is not known. shape: (R,)"""
+        """What `Known` adds to the logarithm of the ignorance, see `Head.log_ignorance`. shape: (R,)"""
         known = self.terms.get(Known)
         return torch.zeros_like(n_train) if known is None else (n_train / known.observations).log()
 
